@@ -1,0 +1,85 @@
+package fulgur
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Run is one training run, evaluation or plain server: what leases, policies,
+// processes, retention and pauses belong to.
+type Run struct {
+	ID        RunID           `json:"id"`
+	Model     string          `json:"model"`            // the name under which agents ask for the policy
+	Config    json.RawMessage `json:"config,omitempty"` // the effective run file, as JSON
+	Version   PolicyVersion   `json:"version"`          // of the newest published weights
+	CreatedAt time.Time       `json:"created_at"`
+	UpdatedAt time.Time       `json:"updated_at"`
+	EndedAt   *time.Time      `json:"ended_at,omitempty"`
+}
+
+// Lease says who leads something (a run's trainer, a run's controller) and
+// until when. A lease that is not renewed ends by itself.
+type Lease struct {
+	Run     RunID     `json:"run"`
+	Name    string    `json:"name"`   // "trainer", "controller"
+	Holder  string    `json:"holder"` // chosen by the holder; unique per process
+	Expires time.Time `json:"expires"`
+}
+
+// Pause is the state of a run's calls.
+type Pause struct {
+	Run      RunID      `json:"run"`
+	Paused   bool       `json:"paused"`
+	Owner    string     `json:"owner,omitempty"`   // who paused; only it, or a person, resumes
+	Expires  *time.Time `json:"expires,omitempty"` // the pause ends by itself then
+	Reason   string     `json:"reason,omitempty"`
+	Refuse   bool       `json:"refuse,omitempty"` // new calls are refused (429) in place of held
+	InFlight int        `json:"in_flight"`        // calls at an upstream now; held ones are not
+	Held     int        `json:"held"`
+	Aborted  int        `json:"aborted,omitempty"` // calls that the drain's limit cut off
+}
+
+// PauseRequest asks to hold a run's calls.
+type PauseRequest struct {
+	Owner  string        `json:"owner"`
+	Lease  time.Duration `json:"lease"`  // the pause ends by itself after this; 0: 10 minutes
+	Drain  time.Duration `json:"drain"`  // wait this long for in-flight calls, then abort them; 0: do not wait or abort
+	Refuse bool          `json:"refuse"` // answer 429 as v1 does in place of holding
+	Reason string        `json:"reason"`
+}
+
+// EndpointKind says what an endpoint takes.
+type EndpointKind string
+
+// The endpoint kinds.
+const (
+	EndpointChat   EndpointKind = "chat"   // OpenAI-compatible chat completions: messages in, text out
+	EndpointTokens EndpointKind = "tokens" // vLLM's completions with token ids: tokens in, tokens out
+)
+
+// Endpoint is where a model's calls go.
+type Endpoint struct {
+	Model   string        `json:"model"`
+	Kind    EndpointKind  `json:"kind"`
+	URL     string        `json:"url"`           // OpenAI base URL, ends in /v1; "inproc:" for an engine in this process
+	Key     string        `json:"key,omitempty"` // what the upstream wants as bearer key
+	Version PolicyVersion `json:"version"`
+}
+
+// CredentialScope says what a credential may do.
+type CredentialScope string
+
+// The scopes.
+const (
+	ScopeServer  CredentialScope = "server"  // trainers, controllers, people: everything
+	ScopeAttempt CredentialScope = "attempt" // the agent of one attempt: its own calls and events
+)
+
+// Identity is what a presented credential turned out to be.
+type Identity struct {
+	Scope   CredentialScope
+	Run     RunID
+	Rollout RolloutID
+	Attempt AttemptID
+	Ended   bool // the attempt has ended: answer 410
+}
