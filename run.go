@@ -83,3 +83,12 @@ type Identity struct {
 	Attempt AttemptID
 	Ended   bool // the attempt has ended: answer 410
 }
+
+// Activity is what the gateway knows of an attempt's calls; an attempt's clocks
+// are read against it.
+type Activity struct {
+	Calls    int           `json:"calls"`
+	InFlight int           `json:"in_flight"`
+	LastEnd  time.Time     `json:"last_end"` // zero: no call has ended yet
+	Held     time.Duration `json:"held"`     // time that calls were held on pause
+}
