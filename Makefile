@@ -1,0 +1,79 @@
+# Fulgur: the commands every contributor knows. `make help` lists them.
+SHELL := /bin/bash
+GO    ?= go
+FUZZTIME ?= 10s
+# -race needs a C compiler; RACE=1 makes its absence a failure.
+CC_FOUND := $(shell command -v $$($(GO) env CC) 2>/dev/null)
+RACEPKGS := ./internal/gateway/... ./internal/controller/... ./internal/cli/... ./internal/store/... ./internal/trainer/... ./internal/api/...
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
+LDFLAGS := -s -w -X github.com/fulgur-rl/fulgur/internal/cli.buildVersion=$(VERSION)
+
+.PHONY: help
+help: ## list the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the one binary, bin/fulgur, static
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/fulgur ./cmd/fulgur
+
+.PHONY: demo
+demo: ## a tool-using agent learns in minutes; a report opens
+	$(GO) run ./cmd/fulgur demo
+
+.PHONY: check
+check: ## before a commit: format, vet, staticcheck, layout, short tests, generated files (under 2 minutes warm)
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt -w these files:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) run ./tools/kernelgen -check
+	$(GO) test -short ./...
+
+.PHONY: test
+test: ## everything that needs only Go (the README's test command)
+	$(GO) test ./...
+ifneq ($(CC_FOUND),)
+	CGO_ENABLED=1 $(GO) test -race -short $(RACEPKGS)
+else
+	@test -z "$(RACE)" || { echo "RACE=1, and no C compiler was found for go test -race"; exit 1; }
+	@echo "no C compiler: the -race pass was left out"
+endif
+
+.PHONY: test-long
+test-long: ## fuzz targets 10 s each, kill tests, a short soak
+	FULGUR_LONG=1 $(GO) test -run 'Long|Kill|Soak' -timeout 15m ./internal/...
+	$(MAKE) fuzz
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (10s)
+	@set -e; for pkg in $$($(GO) list ./internal/...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg 2>/dev/null | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; done; done
+
+.PHONY: test-browser
+test-browser: ## the report in headless Chromium (installs it from Debian where it is missing)
+	test/browser/run.sh
+
+.PHONY: test-harness
+test-harness: ## the Python agent on the official SDK (installs it into a virtual environment)
+	test/harness/run.sh
+
+.PHONY: cross
+cross: ## build for linux and darwin, amd64 and arm64
+	@set -e; for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do \
+	  echo "== $$t"; CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/fulgur; done
+
+.PHONY: generate
+generate: ## write the generated files anew (kernels)
+	$(GO) run ./tools/kernelgen
+
+.PHONY: warmstart
+warmstart: ## make examples/calc's data and model anew (10 to 20 minutes; the same bytes on the same kind of CPU)
+	$(GO) run ./tools/warmstart
+
+.PHONY: golden
+golden: ## the tests against other implementations' numbers (FULGUR_GOLDEN: another folder of such data)
+	$(GO) test -count=1 -run Golden -v ./internal/... | grep -E '^(=== RUN|---|\s+.*cases|ok|FAIL|PASS)' 
+
+.PHONY: bench
+bench: ## speed: ratios, side by side (see bench/README.md)
+	bench/run.sh
