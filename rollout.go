@@ -141,6 +141,8 @@ type OpenedAttempt struct {
 // AttemptReport is what a controller reports of an attempt.
 type AttemptReport struct {
 	Phase   Phase    `json:"phase"`
+	Runner  string   `json:"runner,omitempty"` // "local", …; "" leaves what is on record, so do Holder and Handle
+	Holder  string   `json:"holder,omitempty"` // the controller that runs it
 	Handle  string   `json:"handle,omitempty"`
 	Outcome *Outcome `json:"outcome,omitempty"` // with PhaseEnded
 	// Retry, with PhaseEnded: another attempt will follow, the rollout stays
