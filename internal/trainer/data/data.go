@@ -1,0 +1,204 @@
+// Package data reads datasets: one JSON object per rollout input, from JSONL
+// files (one object a line) or JSON files (an array of objects).
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Row is one input. Its index is its place in the file, from 0, empty lines not
+// counted.
+type Row struct {
+	Index int
+	Line  int             // in the file, from 1
+	Input json.RawMessage // the object as it was written, compacted
+}
+
+// Set is a dataset.
+type Set struct {
+	Path string
+	Hash string // hex SHA-256 of the file's bytes
+	Rows []Row
+}
+
+// Options of Read.
+type Options struct {
+	// Fields that every row must have and that must not be null, as dotted
+	// paths with or without "input." in front: those that reward and input
+	// mapping name.
+	Fields []string
+	// Limit keeps the first rows only; 0: all. All rows are checked.
+	Limit int
+}
+
+// maxProblems is how many broken rows one error lists.
+const maxProblems = 5
+
+// Read reads and checks a file. A broken row is an error of KindInvalid that
+// names file, line and what is wrong; up to five are listed at once.
+func Read(path string, o Options) (Set, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Set{}, fulgur.E(fulgur.KindNotFound, "read data "+path, "the data file can't be read; check the path under `data:` in the run file", err)
+	}
+	return Parse(path, raw, o)
+}
+
+// Parse is Read on bytes; path is only named in errors.
+func Parse(path string, raw []byte, o Options) (Set, error) {
+	sum := sha256.Sum256(raw)
+	set := Set{Path: path, Hash: hex.EncodeToString(sum[:])}
+	var problems []string
+	add := func(line int, input []byte) {
+		compact, problem := check(input, o.Fields)
+		if problem != "" {
+			problems = append(problems, fmt.Sprintf("line %d: %s", line, problem))
+			return
+		}
+		set.Rows = append(set.Rows, Row{Index: len(set.Rows), Line: line, Input: compact})
+	}
+	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
+	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
+		if problem := array(raw, add); problem != "" {
+			problems = append(problems, problem)
+		}
+	} else {
+		lines(raw, add)
+	}
+	if len(problems) > 0 {
+		shown := problems
+		if len(shown) > maxProblems {
+			shown = append(shown[:maxProblems:maxProblems], fmt.Sprintf("and %d more", len(problems)-maxProblems))
+		}
+		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, strings.Join(shown, "; "), nil)
+	}
+	if len(set.Rows) == 0 {
+		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, "the file has no rows; it needs one JSON object a line", nil)
+	}
+	if o.Limit > 0 && len(set.Rows) > o.Limit {
+		set.Rows = set.Rows[:o.Limit]
+	}
+	return set, nil
+}
+
+func lines(raw []byte, add func(line int, input []byte)) {
+	r := bufio.NewReaderSize(bytes.NewReader(raw), 1<<16)
+	for line := 1; ; line++ {
+		text, err := r.ReadBytes('\n')
+		if text = bytes.TrimSpace(text); len(text) > 0 {
+			add(line, text)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func array(raw []byte, add func(line int, input []byte)) (problem string) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	lineAt := func(offset int64) int { return 1 + bytes.Count(raw[:min(int(offset), len(raw))], []byte("\n")) }
+	if _, err := d.Token(); err != nil {
+		return fmt.Sprintf("line 1: %s", plain(err))
+	}
+	// Counting newlines from the last item on keeps this linear.
+	line, counted := 1, 0
+	for d.More() {
+		var item json.RawMessage
+		if err := d.Decode(&item); err != nil {
+			return fmt.Sprintf("line %d: %s", lineAt(offset(err, d.InputOffset())), plain(err))
+		}
+		start := int(d.InputOffset()) - len(item)
+		line += bytes.Count(raw[counted:start], []byte("\n"))
+		counted = start
+		add(line, item)
+	}
+	if _, err := d.Token(); err != nil {
+		return fmt.Sprintf("line %d: the array does not end: %s", lineAt(int64(len(raw))), plain(err))
+	}
+	if rest := bytes.TrimSpace(raw[d.InputOffset():]); len(rest) > 0 {
+		return fmt.Sprintf("line %d: there is text behind the array", lineAt(d.InputOffset()))
+	}
+	return ""
+}
+
+func offset(err error, otherwise int64) int64 {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return syntax.Offset
+	}
+	return otherwise
+}
+
+func plain(err error) string {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "the JSON is cut off"
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// check says what is wrong with a row, or returns it compacted.
+func check(input []byte, fields []string) (compact json.RawMessage, problem string) {
+	var b bytes.Buffer
+	if err := json.Compact(&b, input); err != nil {
+		problem = "bad JSON: " + plain(err)
+		for _, word := range []string{"NaN", "Infinity"} {
+			if bytes.Contains(input, []byte(word)) {
+				problem += "; " + word + " is no JSON number"
+			}
+		}
+		return nil, problem
+	}
+	var row map[string]json.RawMessage
+	if json.Unmarshal(input, &row) != nil || row == nil {
+		return nil, "a row must be a JSON object"
+	}
+	for _, f := range fields {
+		if problem := field(row, f); problem != "" {
+			return nil, problem
+		}
+	}
+	return b.Bytes(), ""
+}
+
+func field(row map[string]json.RawMessage, path string) (problem string) {
+	at := row
+	parts := strings.Split(strings.TrimPrefix(path, "input."), ".")
+	for i, p := range parts {
+		v, ok := at[p]
+		if !ok {
+			return fmt.Sprintf("field %q is missing, which the run file names; the row has %s", strings.Join(parts[:i+1], "."), names(at))
+		}
+		if string(v) == "null" {
+			return fmt.Sprintf("field %q is null, but the run file names it", strings.Join(parts[:i+1], "."))
+		}
+		at = nil
+		if i+1 < len(parts) && json.Unmarshal(v, &at) != nil {
+			return fmt.Sprintf("field %q is no object", strings.Join(parts[:i+1], "."))
+		}
+	}
+	return ""
+}
+
+func names(row map[string]json.RawMessage) string {
+	if len(row) == 0 {
+		return "no fields"
+	}
+	keys := make([]string, 0, len(row))
+	for k := range row {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return strings.Join(keys, ", ")
+}
