@@ -1,0 +1,254 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// checker looks at what keys mean together.
+type checker struct {
+	d        *decoder
+	f        *File
+	file     string
+	warnings []Warning
+}
+
+// where returns where a key was written, or the file as a whole.
+func (c *checker) where(path string) place {
+	if p, ok := c.d.set[path]; ok {
+		return p
+	}
+	return place{source: c.file}
+}
+
+// wrote says whether a key, or one below it, was written.
+func (c *checker) wrote(path string) bool {
+	for p := range c.d.set {
+		if p == path || strings.HasPrefix(p, path+".") {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *checker) fail(path, format string, args ...any) {
+	c.d.problems = append(c.d.problems, problem{c.where(path), path + ": " + fmt.Sprintf(format, args...)})
+}
+
+func (c *checker) warn(path, format string, args ...any) {
+	text := fmt.Sprintf("%s: %s: %s", c.where(path), path, fmt.Sprintf(format, args...))
+	c.warnings = append(c.warnings, Warning{path, text})
+}
+
+// noEffect warns of a key that was written and that nothing looks at.
+func (c *checker) noEffect(path, why string) {
+	if c.wrote(path) {
+		c.warn(path, "has no effect %s", why)
+	}
+}
+
+// later refuses a key whose feature this version does not have.
+func (c *checker) later(path string, used bool, instead string) {
+	if used {
+		c.fail(path, "not in this version: %s", instead)
+	}
+}
+
+func (c *checker) all() {
+	c.notYet()
+	c.names()
+	c.agent()
+	c.reward()
+	c.length()
+	c.algorithm()
+	c.validation()
+}
+
+// notYet refuses what the format has and this version has not, so that nobody
+// believes that it happens.
+func (c *checker) notYet() {
+	f, def := c.f, Default()
+	c.later("off_policy", f.OffPolicy != def.OffPolicy, "schedule.mode synchronous trains on the newest policy only; leave the key out")
+	c.later("auxiliary", len(f.Auxiliary) > 0, "every call of an attempt counts as the agent's own; leave the key out")
+	c.later("compat", len(f.Compat) > 0, "leave the key out")
+	c.later("reward.command", len(f.Reward.Command) > 0, "use reward.builtin, or reward.from: agent")
+	c.later("agent.input.file", f.Agent.Input.File != "", "use agent.input.env, or agent.worker: true")
+	c.later("agent.input.stdin", f.Agent.Input.Stdin, "use agent.input.env, or agent.worker: true")
+	c.later("runner.job_template", f.Runner.JobTemplate != "", "it belongs to runner.kind: kubernetes")
+	if f.Runner.Sandbox == "auto" {
+		c.warn("runner.sandbox", "this version has no sandbox yet: agents run with all rights of this user; write `sandbox: none` if you trust them")
+	}
+}
+
+// runName is what a run may be called: it becomes a folder and part of URLs.
+var runName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+func (c *checker) names() {
+	if !runName.MatchString(c.f.Run) {
+		c.fail("run", "want letters, digits, dots, dashes and underscores, at most 64, got %q", c.f.Run)
+	}
+	if c.f.Model == "" {
+		c.fail("model", "want a model: builtin:calc, or a Hugging Face folder")
+	}
+	if c.f.Out == "" {
+		c.fail("out", "want a folder")
+	}
+	if c.f.Data.Train == "" {
+		c.fail("data.train", "missing: name a file with one JSON object per line")
+	}
+	if c.f.Server != "" {
+		if !strings.HasPrefix(c.f.Server, "http://") && !strings.HasPrefix(c.f.Server, "https://") {
+			c.fail("server", "want a URL such as http://127.0.0.1:8080, got %q", c.f.Server)
+		}
+		c.noEffect("listen", "with server: the agents call the server")
+	}
+}
+
+func (c *checker) agent() {
+	a := c.f.Agent
+	if len(a.Command) == 0 {
+		c.fail("agent.command", "missing: the program to train and its arguments, such as [python, agent.py]")
+	} else if a.Command[0] == "" {
+		c.fail("agent.command", "the program's name is empty")
+	}
+	if len(a.Build) > 0 && a.Build[0] == "" {
+		c.fail("agent.build", "the program's name is empty")
+	}
+	for name, path := range a.Input.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			c.fail("agent.input.env", "%q is no name of a variable", name)
+		}
+		c.inputPath("agent.input.env", path)
+		for _, hidden := range append([]string{c.f.Reward.Expected}, c.f.Reward.Withhold...) {
+			if hidden != "" && (path == hidden || strings.HasPrefix(hidden, path+".") || strings.HasPrefix(path, hidden+".")) {
+				c.fail("agent.input.env", "%s would show the agent %s, which its grader needs", name, hidden)
+			}
+		}
+	}
+	if a.Timeout == 0 {
+		c.fail("agent.timeout", "want more than 0s: an agent that hangs would hold its slot for ever")
+	}
+	if !a.Worker {
+		c.noEffect("agent.start_timeout", "without agent.worker: a process's start counts as its active time")
+	}
+}
+
+// inputPath checks a path into a rollout.
+func (c *checker) inputPath(key, path string) {
+	if path != "input" && !strings.HasPrefix(path, "input.") || strings.HasSuffix(path, ".") || strings.Contains(path, "..") {
+		c.fail(key, "want a path such as input.question, got %q", path)
+	}
+}
+
+func (c *checker) reward() {
+	r := c.f.Reward
+	for _, w := range r.Withhold {
+		c.inputPath("reward.withhold", w)
+	}
+	switch {
+	case r.Builtin != "" && r.From != "":
+		c.fail("reward", "set one of builtin and from, not both")
+	case r.Builtin == "" && r.From == "" && len(r.Command) == 0:
+		c.fail("reward", "missing: nobody grades; set `builtin: final-answer` with `expected: input.answer`, or `from: agent`")
+	case r.From != "":
+		c.noEffect("reward.expected", "with from: agent")
+		c.noEffect("reward.compare", "with from: agent")
+		c.noEffect("reward.pattern", "with from: agent")
+	case r.Builtin == "final-answer":
+		if r.Expected == "" {
+			c.fail("reward.expected", "missing: where the right answer is, such as input.answer")
+		} else {
+			c.inputPath("reward.expected", r.Expected)
+		}
+		if r.Compare != "pattern" {
+			c.noEffect("reward.pattern", "without compare: pattern")
+		} else if re, err := regexp.Compile(r.Pattern); err != nil {
+			c.fail("reward.pattern", "%v", err)
+		} else if re.NumSubexp() < 1 {
+			c.fail("reward.pattern", "want a group around the answer, such as Answer: (.*)")
+		}
+	}
+}
+
+func (c *checker) length() {
+	f := c.f
+	switch {
+	case f.Epochs > 0 && c.wrote("steps") && f.Steps > 0:
+		c.fail("epochs", "set steps or epochs, not both")
+	case f.Epochs > 0:
+		f.Steps = 0 // the default is none where the user counts in epochs
+	case f.Steps == 0:
+		c.fail("steps", "want at least 1, or epochs")
+	}
+	if f.Stop.Validation == 0 {
+		c.noEffect("stop.twice", "without stop.validation")
+	}
+}
+
+func (c *checker) algorithm() {
+	a := c.f.Algorithm
+	if a.GroupSize < 2 {
+		c.fail("algorithm.group_size", "%s compares the rollouts of a group: want at least 2", a.Estimator)
+	}
+	if a.Minibatches > a.GroupsPerStep {
+		c.fail("algorithm.minibatches", "%d groups cannot be divided over %d optimizer steps", a.GroupsPerStep, a.Minibatches)
+	}
+	if a.Estimator != "grpo" {
+		c.noEffect("algorithm.normalize_std", "with estimator "+a.Estimator)
+	}
+	if a.Loss != "ppo" && a.Loss != "cispo" {
+		c.noEffect("algorithm.clip", "with loss "+a.Loss)
+	}
+	if a.Loss == "ppo" && a.Clip[0] >= 1 {
+		c.warn("algorithm.clip", "the low bound is 1 - %g: the ratio is never clipped from below", a.Clip[0])
+	}
+	lr := a.LearningRate
+	if lr.Start == 0 && lr.End == 0 {
+		c.fail("algorithm.learning_rate", "0 learns nothing")
+	}
+	if lr.Over == 0 && lr.End != lr.Start {
+		c.warn("algorithm.learning_rate", "end has no effect without over")
+	}
+	for _, b := range []struct {
+		path  string
+		value float64
+	}{{"algorithm.adam.beta1", a.Adam.Beta1}, {"algorithm.adam.beta2", a.Adam.Beta2}} {
+		if b.value >= 1 {
+			c.fail(b.path, "want less than 1, got %g", b.value)
+		}
+	}
+	s := c.f.Sampling
+	if s.Temperature == 0 {
+		c.fail("sampling.temperature", "greedy rollouts of one row are all the same: want more than 0")
+	}
+	if s.TopP == 0 {
+		c.fail("sampling.top_p", "want more than 0; 1 is off")
+	}
+	if s.TopP < 1 || s.TopK > 0 {
+		path := "sampling.top_p"
+		if s.TopK > 0 {
+			path = "sampling.top_k"
+		}
+		c.warn(path, "tokens are drawn from a cut distribution, and their log probs are of the whole one: updates are biased")
+	}
+}
+
+func (c *checker) validation() {
+	f := c.f
+	if f.Data.Validation != "" && f.Validation.Every > 0 {
+		return
+	}
+	why := "without data.validation"
+	if f.Data.Validation != "" {
+		why = "with validation.every: 0"
+	}
+	c.noEffect("validation.problems", why)
+	c.noEffect("validation.greedy", why)
+	if f.Data.Validation == "" && f.Validation.Every > 0 {
+		c.noEffect("validation.every", why)
+	}
+	if f.Stop.Validation > 0 {
+		c.warn("stop.validation", "has no effect %s", why)
+	}
+}

@@ -1,0 +1,342 @@
+package config
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+var update = flag.Bool("update", false, "write golden files and the docs anew")
+
+// offered is what a build with the parts of the first version passes.
+var offered = Variants{
+	"engine":                {"embedded"},
+	"runner.kind":           {"local"},
+	"runner.sandbox":        {"auto", "none"},
+	"schedule.mode":         {"synchronous"},
+	"algorithm.estimator":   {"grpo", "dr_grpo", "rloo"},
+	"algorithm.loss":        {"ppo", "importance_sampling", "cispo"},
+	"reward.builtin":        {"final-answer"},
+	"history":               {"deployed"},
+	"off_policy.correction": {"none"},
+	"compat":                {},
+}
+
+// small is the least that is complete.
+const small = `
+data: {train: t.jsonl}
+agent: {command: [./agent]}
+reward: {builtin: final-answer, expected: input.answer}
+runner: {sandbox: none}
+`
+
+func TestParse(t *testing.T) {
+	calc, err := os.ReadFile("testdata/calc.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, warnings, err := Parse(calc, "run.yaml", offered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) != 0 {
+		t.Errorf("warnings of a good file: %v", warnings)
+	}
+	want := Default()
+	want.Run = "calc"
+	want.Data = Data{Train: "train.jsonl", Validation: "val.jsonl", Test: "test.jsonl", Limit: 100}
+	want.Stop.Validation = 0.9
+	want.Sampling.MaxTokens = 48
+	want.Agent.Build = []string{"go", "build", "-o", "{run}/agent", "./agent"}
+	want.Agent.Command = []string{"{run}/agent"}
+	want.Agent.Input.Env = map[string]string{"QUESTION": "input.question"}
+	want.Runner.Sandbox = "none"
+	want.Reward.Builtin, want.Reward.Expected = "final-answer", "input.answer"
+	want.Algorithm.Clip = Clip{0.1, 0.3}
+	if diff := cmp.Diff(want, f); diff != "" {
+		t.Error(diff)
+	}
+	if got := Expand(f.Agent.Build, "/r"); got[3] != "/r/agent" {
+		t.Errorf("Expand: %v", got)
+	}
+
+	effective := f.Effective()
+	golden(t, "testdata/calc.effective.yaml", effective)
+	again, _, err := Parse(effective, "effective.yaml", offered)
+	if err != nil {
+		t.Fatalf("the effective configuration is no run file: %v", err)
+	}
+	if again.Hash() != f.Hash() {
+		t.Errorf("the effective configuration is another one:\n%s\n%s", again.JSON(), f.JSON())
+	}
+}
+
+func golden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs (go test -update writes it anew):\n%s", path, diff)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for name, c := range map[string]struct{ src, want string }{
+		"an unknown key has its place and what was meant":    {small + "stpes: 3", `run.yaml:6:1: unknown key "stpes"; did you mean "steps"?`},
+		"a nested unknown key too":                           {small + "algorithm:\n  group_sice: 3", `run.yaml:7:3: unknown key "algorithm.group_sice"; did you mean "algorithm.group_size"?`},
+		"a key at the wrong level is found where it belongs": {small + "learning_rate: 1e-4", `unknown key "learning_rate"; did you mean algorithm.learning_rate?`},
+		"a key like no other gets the list":                  {small + "sampling: {frobnicate: 1}", `unknown key "sampling.frobnicate"; keys here: temperature, max_tokens, top_p, top_k`},
+		"text where a number is wanted":                      {small + "steps: many", `run.yaml:6:8: steps: want a whole number, got "many"`},
+		"a fraction where a whole number is wanted":          {small + "steps: 1.5", `steps: want a whole number, got "1.5"`},
+		"a list where text is wanted":                        {small + "model: [a]", `model: want text, got a list`},
+		"text where a list is wanted":                        {"agent: {command: ./agent}", `agent.command: want a list, got "./agent"`},
+		"text where keys are wanted":                         {small + "algorithm: grpo", `algorithm: want keys (estimator, normalize_std,`},
+		"no value":                                           {small + "steps:", `steps has no value`},
+		"a number out of bounds":                             {small + "steps: -1", `steps: want at least 0, got -1`},
+		"a version that does not exist":                      {"version: 2", `version: want at most 1, got 2`},
+		"not finite":                                         {small + "stop: {validation: .nan}", `stop.validation: want a number, got ".nan"`},
+		"a time without unit":                                {"agent: {timeout: 5}", `agent.timeout: want a time such as 90s or 2m, got "5"`},
+		"a name of the format that this version has not":     {small + "engine: verl", `engine: "verl" is not in this version; offered: embedded`},
+		"an engine with settings":                            {small + "engine: {tinker: {url: x}}", `the engine "tinker" is not in this version`},
+		"a name that nobody knows":                           {small + "algorithm: {loss: poo}", `algorithm.loss: unknown name "poo"; did you mean "ppo"?`},
+		"a schedule of a later version":                      {small + "schedule: {mode: collocated}", `"collocated" is not in this version; offered: synchronous`},
+		"off-policy settings":                                {small + "off_policy: {mean_staleness: 2}", `off_policy: not in this version`},
+		"auxiliary rules":                                    {small + "auxiliary: [{match: x}]", `auxiliary: not in this version`},
+		"compat":                                             {small + "compat: [v1]", `compat: "v1" is not in this version`},
+		"a grader program":                                   {"data: {train: t}\nagent: {command: [a]}\nreward: {command: [./grade]}", `run.yaml:3:19: reward.command: not in this version`},
+		"no grader":                                          {"data: {train: t}\nagent: {command: [a]}", `run.yaml: reward: missing: nobody grades`},
+		"two graders":                                        {strings.Replace(small, "builtin:", "from: agent, builtin:", 1), `reward: set one of builtin and from`},
+		"no program":                                         {"data: {train: t}", `agent.command: missing`},
+		"the answer given to the agent":                      {"data: {train: t}\nagent: {command: [a], input: {env: {Q: input.answer}}}\nreward: {builtin: final-answer, expected: input.answer}", `Q would show the agent input.answer`},
+		"the whole input given to the agent":                 {"data: {train: t}\nagent: {command: [a], input: {env: {Q: input}}}\nreward: {builtin: final-answer, expected: input.answer}", `Q would show the agent input.answer`},
+		"steps and epochs":                                   {small + "steps: 3\nepochs: 1", `epochs: set steps or epochs, not both`},
+		"a group of one":                                     {small + "algorithm: {group_size: 1}", `want at least 2`},
+		"more optimizer steps than groups":                   {small + "algorithm: {groups_per_step: 2, minibatches: 4}", `2 groups cannot be divided over 4`},
+		"one bound too many":                                 {small + "algorithm: {clip: [0.1, 0.2, 0.3]}", `algorithm.clip: want two numbers [low, high], got 3`},
+		"a key twice":                                        {small + "steps: 1\nsteps: 2", `run.yaml:7:1: mapping key "steps" already defined`},
+		"no YAML":                                            {"a: [", `run.yaml:1:4: `},
+		"two documents":                                      {small + "\n---\nsteps: 3", `a second document`},
+		"a run's name that is no folder":                     {small + "run: ../x", `run: want letters, digits`},
+		"greedy training":                                    {small + "sampling: {temperature: 0}", `sampling.temperature: greedy rollouts`},
+		"a pattern without group":                            {"reward: {builtin: final-answer, expected: input.a, compare: pattern, pattern: x}", `want a group around the answer`},
+		"an alias without anchor":                            {small + "run: *x", `no anchor &x`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := Parse([]byte(c.src), "run.yaml", offered)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if fulgur.KindOf(err) != fulgur.KindInvalid {
+				t.Errorf("kind %s", fulgur.KindOf(err))
+			}
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got  %s\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAllProblemsAreReportedAtOnce(t *testing.T) {
+	_, _, err := Parse([]byte("stepz: 3\nalgorithm: {clip: x}\nmodel: []"), "r.yaml", offered)
+	if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
+		t.Errorf("want three lines, got:\n%v", err)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	for name, c := range map[string]struct{ src, want string }{
+		"clip without a clipped loss":      {small + "algorithm: {loss: importance_sampling, clip: 0.2}", "run.yaml:6:46: algorithm.clip: has no effect with loss importance_sampling"},
+		"std of another estimator":         {small + "algorithm: {estimator: rloo, normalize_std: true}", "algorithm.normalize_std: has no effect with estimator rloo"},
+		"stop without validation":          {small + "stop: {validation: 0.9}", "stop.validation: has no effect without data.validation"},
+		"validation settings without data": {small + "validation: {problems: 3}", "validation.problems: has no effect without data.validation"},
+		"a slow start without worker":      {strings.Replace(small, "[./agent]", "[./agent], start_timeout: 3s", 1), "agent.start_timeout: has no effect without agent.worker"},
+		"no sandbox":                       {strings.Replace(small, "none", "auto", 1), "runner.sandbox: this version has no sandbox yet"},
+		"a cut distribution":               {small + "sampling: {top_p: 0.9}", "sampling.top_p: tokens are drawn from a cut distribution"},
+		"an end without a way there":       {small + "algorithm: {learning_rate: {start: 1, end: 2}}", "end has no effect without over"},
+		"listen beside a server":           {small + "server: http://x\nlisten: :80", "listen: has no effect with server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, warnings, err := Parse([]byte(c.src), "run.yaml", offered)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(warnings) != 1 || !strings.Contains(warnings[0].String(), c.want) {
+				t.Errorf("got  %v\nwant %s", warnings, c.want)
+			}
+		})
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	env := FromEnvironment([]string{"FULGUR_STEPS=7", "FULGUR_ALGORITHM_GROUP_SIZE=4", "FULGUR_KEY=secret", "STEPS=1"})
+	flags, err := ParseOverrides("--set", []string{"steps=9", "agent.command=[a, b]", "agent.input.env.Q=input.q", "algorithm.learning_rate.start=1e-3", "run=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, _, err := Parse([]byte(small+"steps: 5\n"), "run.yaml", offered, append(env, flags...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []any{f.Steps, f.Algorithm.GroupSize, f.Agent.Command, f.Agent.Input.Env, f.Algorithm.LearningRate, f.Run}
+	want := []any{9, 4, []string{"a", "b"}, map[string]string{"Q": "input.q"}, LearningRate{1e-3, 4e-5, 200}, "1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error("flag over variable over file over default:\n", diff)
+	}
+
+	for name, c := range map[string]struct{ path, value, want string }{
+		"an unknown key":   {"stepz", "3", `--set x: unknown key "stepz"; did you mean "steps"?`},
+		"a wrong type":     {"steps", "x", `--set x: steps: want a whole number, got "x"`},
+		"no value":         {"steps", "", `--set x: steps: no value`},
+		"below a value":    {"steps.x", "3", `--set x: steps has no keys below it`},
+		"a name not there": {"engine", "verl", `--set x: engine: "verl" is not in this version`},
+		"no YAML":          {"agent.command", "[", `--set x: `},
+		"together":         {"algorithm.group_size", "1", `--set x: algorithm.group_size: grpo compares`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := Parse([]byte(small), "run.yaml", offered, Override{c.path, c.value, "--set x"})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+	if _, err := ParseOverrides("--set", []string{"steps"}); err == nil {
+		t.Error("--set without a value was accepted")
+	}
+}
+
+func TestLearningRateForms(t *testing.T) {
+	for src, want := range map[string]LearningRate{
+		"1e-4":                              {1e-4, 1e-4, 0},
+		"{start: 4e-4, end: 4e-5, over: 9}": {4e-4, 4e-5, 9},
+		"{start: 2e-4}":                     {2e-4, 2e-4, 0},
+	} {
+		f, _, err := Parse([]byte(small+"algorithm: {learning_rate: "+src+"}"), "r", offered)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Algorithm.LearningRate != want {
+			t.Errorf("%s: got %v, want %v", src, f.Algorithm.LearningRate, want)
+		}
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	f, _, err := Parse([]byte(small+"run: &r abc\nmodel: *r\n"), "r", offered)
+	if err != nil || f.Model != "abc" {
+		t.Errorf("%v %v", f, err)
+	}
+}
+
+func TestSchema(t *testing.T) {
+	schema := Schema(offered)
+	golden(t, "testdata/schema.json", schema)
+	var s struct {
+		Schema               string `json:"$schema"`
+		AdditionalProperties *bool
+		Properties           map[string]struct {
+			Description string
+			Enum        []string
+		}
+	}
+	if err := json.Unmarshal(schema, &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Schema != "https://json-schema.org/draft/2020-12/schema" || s.AdditionalProperties == nil || *s.AdditionalProperties {
+		t.Errorf("draft %q, unknown keys allowed: %v", s.Schema, s.AdditionalProperties)
+	}
+	for name, p := range s.Properties {
+		if p.Description == "" {
+			t.Errorf("%s has no description", name)
+		}
+	}
+	if diff := cmp.Diff([]string{"embedded"}, s.Properties["engine"].Enum); diff != "" {
+		t.Errorf("engine: %s", diff)
+	}
+}
+
+func TestEveryKeyIsDescribed(t *testing.T) {
+	for _, k := range Keys(offered) {
+		if k.Doc == "" || !regexp.MustCompile(`[.)]$`).MatchString(k.Doc) {
+			t.Errorf("%s: %q is no sentence", k.Path, k.Doc)
+		}
+	}
+}
+
+func TestVariablesAreDistinct(t *testing.T) {
+	seen := map[string]string{}
+	for _, p := range Paths() {
+		if other, ok := seen[Variable(p)]; ok {
+			t.Errorf("%s and %s share %s", p, other, Variable(p))
+		}
+		seen[Variable(p)] = p
+	}
+}
+
+// TestDocs holds docs/run-file.md to the keys: the part between the marks is
+// made from them.
+func TestDocs(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "run-file.md")
+	src, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- keys -->\n", "<!-- /keys -->"
+	head, rest, ok1 := strings.Cut(string(src), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		t.Fatalf("%s has lost the marks %q and %q", path, begin, end)
+	}
+	var table strings.Builder
+	table.WriteString("| key | default | what it means |\n|---|---|---|\n")
+	for _, k := range Keys(offered) {
+		def := ""
+		if !k.Group {
+			def = "`" + k.Default + "`"
+		}
+		doc := strings.ReplaceAll(k.Doc, "|", `\|`)
+		if len(k.Names) > 1 {
+			doc += " One of " + strings.Join(k.Names, ", ") + "."
+		}
+		table.WriteString("| `" + k.Path + "` | " + def + " | " + doc + " |\n")
+	}
+	golden(t, path, []byte(head+begin+table.String()+end+tail))
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(small, "steps", "3")
+	calc, err := os.ReadFile("testdata/calc.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(calc), "agent.input.env.X", "input.x")
+	f.Add("a: &a [*a]\n<<: *a", "algorithm", "{clip: [1]}")
+	f.Add("? [a]\n: b", "agent.command", "[&a x, *a]")
+	f.Fuzz(func(t *testing.T, src, path, value string) {
+		file, _, err := Parse([]byte(src), "fuzz.yaml", offered, Override{path, value, "--set"})
+		if err != nil {
+			return
+		}
+		again, _, err := Parse(file.Effective(), "effective.yaml", offered)
+		if err != nil {
+			t.Fatalf("the effective configuration of %q is no run file: %v\n%s", src, err, file.Effective())
+		}
+		if again.Hash() != file.Hash() {
+			t.Fatalf("another configuration:\n%s\n%s", file.JSON(), again.JSON())
+		}
+	})
+}

@@ -1,0 +1,309 @@
+package config
+
+// File is a run file: everything that `fulgur train` needs to know. Every key
+// has a default; Default returns them. The comments of the fields are the
+// descriptions in the JSON Schema, in the effective configuration and in
+// docs/run-file.md; the jsonschema tags hold the bounds and the known names.
+type File struct {
+	// Version of this format; 1.
+	Version int `json:"version" jsonschema:"minimum=1,maximum=1"`
+	// Name of the run: what its folder below `out` is called, and its id on a server.
+	Run string `json:"run"`
+	// Seed of everything that is random: sampling, order of data. The same seed and one engine worker give the same bits.
+	Seed int64 `json:"seed" jsonschema:"minimum=0"`
+	// The model to start from: `builtin:NAME`, a Hugging Face folder (relative to the run file), or a name that the engine knows.
+	Model string `json:"model"`
+	// What holds and trains the policy. embedded: in this binary, on the CPU.
+	Engine Engine `json:"engine" jsonschema:"enum=embedded,enum=verl,enum=tinker"`
+	// The data sets.
+	Data Data `json:"data"`
+	// Training steps to make at most. Set this or `epochs`.
+	Steps int `json:"steps" jsonschema:"minimum=0"`
+	// Passes over `data.train` to make at most; 0: `steps` decides.
+	Epochs int `json:"epochs" jsonschema:"minimum=0"`
+	// When to stop before the last step.
+	Stop Stop `json:"stop"`
+	// What the run fixes for every model call in training.
+	Sampling Sampling `json:"sampling"`
+	// What becomes of sampled tokens that a harness sends back. deployed: reused where the text is the same, split where deployment would show the model other content. sampled: all kept in one lineage; deployment then needs the same gateway.
+	History string `json:"history" jsonschema:"enum=deployed,enum=sampled"`
+	// The agent: any program that talks to an OpenAI-compatible server.
+	Agent Agent `json:"agent"`
+	// Where and how many agents run.
+	Runner Runner `json:"runner"`
+	// Who grades a rollout. Set one of `builtin`, `command`, `from`.
+	Reward Reward `json:"reward"`
+	// How rewards become updates.
+	Algorithm Algorithm `json:"algorithm"`
+	// When rollouts run beside updates.
+	Schedule Schedule `json:"schedule"`
+	// How old the policy of a rollout may be when it trains; looked at by the asynchronous schedules.
+	OffPolicy OffPolicy `json:"off_policy"`
+	// What each way to end leads to.
+	Outcomes Outcomes `json:"outcomes"`
+	// Rules: which calls are not the agent's own conversation, and where they go.
+	Auxiliary []any `json:"auxiliary"`
+	// Measurements during training, on `data.validation`.
+	Validation Validation `json:"validation"`
+	// What is saved, and how often.
+	Checkpoints Checkpoints `json:"checkpoints"`
+	// What is kept when it has served its purpose.
+	Retention Retention `json:"retention"`
+	// What a record survives once it is acknowledged. process: `kill -9` of every process. power: a power cut too, at the price of a disk sync per group of commits.
+	Durability string `json:"durability" jsonschema:"enum=process,enum=power"`
+	// What is logged.
+	Logs Logs `json:"logs"`
+	// Behaviour of Agent Lightning v1 to keep. v1: its algorithm's numbers. v1-agents: attempts may read their own rollout.
+	Compat []string `json:"compat" jsonschema:"enum=v1,enum=v1-agents"`
+	// URL of a running `fulgur serve`; empty: gateway, store and controller run in this process.
+	Server string `json:"server"`
+	// Address on which this process listens for the agents' model calls; port 0: any free one.
+	Listen string `json:"listen"`
+	// Folder below which the run's folder is made, relative to the working directory.
+	Out string `json:"out"`
+}
+
+// Data names the data sets: files with one JSON object per line, relative to
+// the run file. A row, whole, is the `input` of its rollouts.
+type Data struct {
+	// Rows to train on.
+	Train string `json:"train"`
+	// Rows to measure on during training; empty: no validation.
+	Validation string `json:"validation"`
+	// Rows to measure on before and after training only: they serve neither stopping nor the choice of the checkpoint.
+	Test string `json:"test"`
+	// Use only the first rows of `train`; 0: all.
+	Limit int `json:"limit" jsonschema:"minimum=0"`
+}
+
+// Stop says when training may end early.
+type Stop struct {
+	// Stop when the validation score (pass@1 at the training temperature) is at least this; 0: never.
+	Validation float64 `json:"validation" jsonschema:"minimum=0,maximum=1"`
+	// Only when two validations in a row reach it: one can be luck.
+	Twice bool `json:"twice"`
+}
+
+// Sampling is what the run fixes for the agent's model calls.
+type Sampling struct {
+	// Temperature of training and validation; other than 1 is refused where the engine's log probs are of temperature 1.
+	Temperature float64 `json:"temperature" jsonschema:"minimum=0,maximum=100"`
+	// Most tokens a call may sample, also where the agent asks for more; 0: what the context has room for.
+	MaxTokens int `json:"max_tokens" jsonschema:"minimum=0"`
+	// Nucleus sampling: the smallest set of tokens with this probability; 1: off.
+	TopP float64 `json:"top_p" jsonschema:"minimum=0,maximum=1"`
+	// Sample from the most likely tokens only; 0: off.
+	TopK int `json:"top_k" jsonschema:"minimum=0"`
+}
+
+// Agent says how the agent is built and started. In `build` and `command`,
+// `{run}` stands for the run's folder.
+type Agent struct {
+	// A command that is run once before the first rollout, in the run file's folder.
+	Build []string `json:"build"`
+	// The program and its arguments; one process per rollout. It finds its server and key in OPENAI_BASE_URL and OPENAI_API_KEY.
+	Command []string `json:"command"`
+	// The program is long-lived and takes rollouts one by one, as JSON lines on standard input.
+	Worker bool `json:"worker"`
+	// How the agent gets its task.
+	Input Input `json:"input"`
+	// An attempt is ended after this much active time; time in which its calls are held does not count.
+	Timeout Duration `json:"timeout"`
+	// A worker must have started within this time.
+	StartTimeout Duration `json:"start_timeout"`
+	// An attempt is ended after this much time without a model call; 0s: never.
+	IdleTimeout Duration `json:"idle_timeout"`
+}
+
+// Input says how the agent gets its task. What the grader needs is withheld.
+type Input struct {
+	// Environment variables, each from a path into the rollout, such as input.question.
+	Env map[string]string `json:"env"`
+	// Name of a file in the attempt's working folder that holds the input as JSON.
+	File string `json:"file"`
+	// The input comes as JSON on standard input.
+	Stdin bool `json:"stdin"`
+}
+
+// Runner says where agents run.
+type Runner struct {
+	// local: processes on this machine.
+	Kind string `json:"kind" jsonschema:"enum=local,enum=container,enum=kubernetes"`
+	// Agents that run at once; auto: what the schedule asks for, within memory.
+	Slots Slots `json:"slots" jsonschema:"minimum=1"`
+	// What keeps an agent from the rest of the machine. none: nothing, for code that you trust. auto: what this version offers on this machine, with a warning where that is nothing.
+	Sandbox string `json:"sandbox" jsonschema:"enum=auto,enum=none,enum=bubblewrap"`
+	// Template of the Kubernetes Job.
+	JobTemplate string `json:"job_template"`
+}
+
+// Reward says who grades a rollout.
+type Reward struct {
+	// A built-in grader. final-answer compares the last reply of the agent's main conversation with a field of the input; the agent is not changed at all.
+	Builtin string `json:"builtin" jsonschema:"enum=final-answer"`
+	// Where the right answer is; it is withheld from the agent.
+	Expected string `json:"expected"`
+	// How the two are compared. exact: the same text, white space at the ends aside. number: the same number. pattern: the reply's answer is the first group of `pattern`.
+	Compare string `json:"compare" jsonschema:"enum=exact,enum=number,enum=pattern"`
+	// Regular expression (RE2) whose first group is the answer, for `compare: pattern`.
+	Pattern string `json:"pattern"`
+	// Further fields of the input that no agent may see.
+	Withhold []string `json:"withhold"`
+	// A program that grades after the agent has exited.
+	Command []string `json:"command"`
+	// agent: the agent posts its own reward, as with Agent Lightning v1; only for agents that you trust to.
+	From string `json:"from" jsonschema:"enum=agent"`
+}
+
+// Algorithm says how rewards become updates.
+type Algorithm struct {
+	// How a group's rewards become advantages.
+	Estimator string `json:"estimator" jsonschema:"enum=grpo,enum=dr_grpo,enum=rloo,enum=reinforce_plus_plus,enum=reinforce_plus_plus_baseline,enum=opo,enum=pass_at_k"`
+	// Divide a group's advantages by the standard deviation of its rewards; looked at by grpo.
+	NormalizeStd bool `json:"normalize_std"`
+	// Rollouts of one row in a step.
+	GroupSize int `json:"group_size" jsonschema:"minimum=1"`
+	// Rows in a step.
+	GroupsPerStep int `json:"groups_per_step" jsonschema:"minimum=1"`
+	// Optimizer steps that a step's groups are divided over.
+	Minibatches int `json:"minibatches" jsonschema:"minimum=1"`
+	// The loss of a trained token.
+	Loss string `json:"loss" jsonschema:"enum=ppo,enum=importance_sampling,enum=cispo,enum=gspo,enum=dro"`
+	// The ratio of new to old probability is clipped to [1 - first, 1 + second]; looked at by ppo and cispo.
+	Clip Clip `json:"clip"`
+	// A number, or {start, end, over}: linear from start to end over that many steps, then end.
+	LearningRate LearningRate `json:"learning_rate"`
+	// The optimizer, AdamW.
+	Adam Adam `json:"adam"`
+}
+
+// LearningRate is a constant or a straight line. In step s (from 0) it is
+// start + (end - start) * min(s / over, 1); over 0: start throughout.
+type LearningRate struct {
+	// Rate of the first step.
+	Start float64 `json:"start" jsonschema:"minimum=0"`
+	// Rate after `over` steps.
+	End float64 `json:"end" jsonschema:"minimum=0"`
+	// Steps from start to end; 0: start throughout.
+	Over int `json:"over" jsonschema:"minimum=0"`
+}
+
+// Adam holds the parameters of AdamW.
+type Adam struct {
+	// Decay of the mean of the gradient.
+	Beta1 float64 `json:"beta1" jsonschema:"minimum=0,maximum=1"`
+	// Decay of the mean of its square.
+	Beta2 float64 `json:"beta2" jsonschema:"minimum=0,maximum=1"`
+	// Added to the denominator.
+	Eps float64 `json:"eps" jsonschema:"minimum=0"`
+	// Decoupled weight decay.
+	WeightDecay float64 `json:"weight_decay" jsonschema:"minimum=0"`
+	// The gradient's norm is clipped to this; 0: off.
+	ClipNorm float64 `json:"clip_norm" jsonschema:"minimum=0"`
+}
+
+// Schedule says when rollouts run beside updates.
+type Schedule struct {
+	// synchronous: all rollouts of a step end, then the update. collocated: they go on over updates on the same device. disaggregated: on other devices.
+	Mode string `json:"mode" jsonschema:"enum=synchronous,enum=collocated,enum=disaggregated"`
+}
+
+// OffPolicy bounds the age of what trains, in policy versions.
+type OffPolicy struct {
+	// Mean age to steer to.
+	MeanStaleness float64 `json:"mean_staleness" jsonschema:"minimum=0"`
+	// Age beyond which nothing is admitted.
+	MaxStaleness int `json:"max_staleness" jsonschema:"minimum=0"`
+	// How tokens of older policies are weighted.
+	Correction string `json:"correction" jsonschema:"enum=none,enum=token,enum=sequence"`
+}
+
+// Outcomes says what each way to end leads to.
+type Outcomes struct {
+	// Not the agent's fault: it could not start, the model was not there, the machine was lost.
+	Infrastructure Infrastructure `json:"infrastructure"`
+	// The agent's own fault: exit code, timeout, no call at all.
+	AgentFailure AgentFailure `json:"agent_failure"`
+}
+
+// Infrastructure says what follows a failure that is not the agent's.
+type Infrastructure struct {
+	// New attempts before giving up.
+	Retries int `json:"retries" jsonschema:"minimum=0,maximum=100"`
+	// What follows the last one. mask: the rollout neither trains nor votes in its group's baseline.
+	Then string `json:"then" jsonschema:"enum=mask"`
+}
+
+// AgentFailure says what a failure of the agent's own is worth.
+type AgentFailure struct {
+	// The reward, a number; or graded: the grader reads what is there.
+	Reward FailureReward `json:"reward"`
+}
+
+// Validation says when and on what is measured during training.
+type Validation struct {
+	// Steps between two validations; 0: none.
+	Every int `json:"every" jsonschema:"minimum=0"`
+	// The first rows of `data.validation` that are used; 0: all.
+	Problems int `json:"problems" jsonschema:"minimum=0"`
+	// Measure greedy decoding too, beside the training temperature.
+	Greedy bool `json:"greedy"`
+}
+
+// Checkpoints says what is saved. The best one by validation is kept besides.
+type Checkpoints struct {
+	// Steps between two checkpoints; what a crash loses at most.
+	Every int `json:"every" jsonschema:"minimum=1"`
+	// The newest ones that are kept.
+	Keep int `json:"keep" jsonschema:"minimum=1"`
+}
+
+// Retention says what is kept.
+type Retention struct {
+	// Attempts whose working folder and log stay in the run's folder.
+	Attempts string `json:"attempts" jsonschema:"enum=all,enum=failed,enum=none"`
+}
+
+// Logs says what is logged.
+type Logs struct {
+	// Least level of our own log.
+	Level string `json:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error"`
+	// Bytes of an attempt's standard output and error that are kept; the tail goes into failure messages.
+	AgentBytes int `json:"agent_bytes" jsonschema:"minimum=0"`
+}
+
+// Default returns the run file of someone who wrote nothing.
+func Default() *File {
+	return &File{
+		Version:    1,
+		Run:        "run",
+		Seed:       1,
+		Model:      "builtin:calc",
+		Engine:     "embedded",
+		Steps:      160,
+		Stop:       Stop{Twice: true},
+		Sampling:   Sampling{Temperature: 1, TopP: 1},
+		History:    "deployed",
+		Agent:      Agent{Timeout: Duration(minutes(2)), StartTimeout: Duration(minutes(1)), Input: Input{Env: map[string]string{}}, Build: []string{}, Command: []string{}},
+		Runner:     Runner{Kind: "local", Sandbox: "auto"},
+		Reward:     Reward{Compare: "exact", Withhold: []string{}, Command: []string{}},
+		Schedule:   Schedule{Mode: "synchronous"},
+		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 16, Correction: "none"},
+		Outcomes:   Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
+		Auxiliary:  []any{},
+		Validation: Validation{Every: 20, Problems: 200, Greedy: true},
+		Algorithm: Algorithm{
+			Estimator: "grpo", NormalizeStd: true, GroupSize: 8, GroupsPerStep: 16, Minibatches: 2,
+			Loss: "ppo", Clip: Clip{0.2, 0.28},
+			LearningRate: LearningRate{Start: 4e-4, End: 4e-5, Over: 200},
+			Adam:         Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, ClipNorm: 1},
+		},
+		Checkpoints: Checkpoints{Every: 20, Keep: 2},
+		Retention:   Retention{Attempts: "failed"},
+		Durability:  "process",
+		Logs:        Logs{Level: "info", AgentBytes: 64 << 10},
+		Compat:      []string{},
+		Listen:      "127.0.0.1:0",
+		Out:         "runs",
+	}
+}
