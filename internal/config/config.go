@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -94,6 +95,9 @@ func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, [
 		return nil, nil, fulgur.E(fulgur.KindTooLarge, "read "+name, fmt.Sprintf("a run file has at most %d bytes, this one has %d", maxBytes, len(src)), nil)
 	}
 	f := Default()
+	if !utf8.Valid(src) {
+		return nil, nil, fulgur.E(fulgur.KindInvalid, "read "+name, "not UTF-8 text: save the file as UTF-8", nil)
+	}
 	d := &decoder{source: name, variants: v, set: map[string]place{}}
 	d.document(src, valueOf(f), "")
 	for _, o := range overrides {
@@ -120,8 +124,8 @@ func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, [
 func (d *decoder) override(f *File, o Override) {
 	sub := &decoder{source: o.Source, variants: d.variants, set: d.set}
 	defer func() { d.problems = append(d.problems, sub.problems...) }()
-	if len(o.Value) > maxBytes {
-		sub.fail(nil, "%s: the value is too long", o.Path)
+	if len(o.Value) > maxBytes || !utf8.ValidString(o.Value) || !utf8.ValidString(o.Path) {
+		sub.fail(nil, "want at most %d bytes of UTF-8 text", maxBytes)
 		return
 	}
 	v, path, tags := valueOf(f), "", []string(nil)
