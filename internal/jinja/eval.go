@@ -1,0 +1,507 @@
+package jinja
+
+import (
+	"strings"
+)
+
+// maxEvalNesting bounds the depth of evaluation, and with it Go's stack.
+const maxEvalNesting = 20_000
+
+// args are the arguments of a call.
+type args struct {
+	pos   []Value
+	names []string
+	kw    []Value
+}
+
+// absent stands for an argument that was not given.
+type absent struct{}
+
+// bind puts the arguments in the order of params; absent{} where none is given.
+func (a args) bind(in *interp, fn string, params ...string) []Value {
+	out := make([]Value, len(params))
+	for i := range out {
+		out[i] = absent{}
+	}
+	if len(a.pos) > len(params) {
+		fail(in.line, KindType, "%s() takes at most %d arguments (%d given)", fn, len(params), len(a.pos))
+	}
+	copy(out, a.pos)
+next:
+	for i, n := range a.names {
+		for j, p := range params {
+			if n == p {
+				if j < len(a.pos) {
+					fail(in.line, KindType, "%s() got multiple values for argument '%s'", fn, n)
+				}
+				out[j] = a.kw[i]
+				continue next
+			}
+		}
+		fail(in.line, KindType, "%s() got an unexpected keyword argument '%s'", fn, n)
+	}
+	return out
+}
+
+func given(v Value) bool { _, no := v.(absent); return !no }
+
+// builtin is a function or a bound method.
+type builtin struct {
+	name string
+	self string // type of the object a method belongs to
+	fn   func(in *interp, a args) Value
+}
+
+func (in *interp) evalArgs(c *callArgs, sc *scope) args {
+	var a args
+	if n := len(c.args); n > 0 {
+		a.pos = make([]Value, n)
+		for i, e := range c.args {
+			a.pos[i] = in.eval(e, sc)
+		}
+	}
+	if c.star != nil {
+		a.pos = append(a.pos, in.iterate(in.eval(c.star, sc))...)
+	}
+	a.names = c.names
+	for _, e := range c.kwargs {
+		a.kw = append(a.kw, in.eval(e, sc))
+	}
+	if c.star2 != nil {
+		d, ok := in.eval(c.star2, sc).(*Dict)
+		if !ok {
+			fail(in.line, KindType, "argument after ** must be a mapping")
+		}
+		a.names = append([]string(nil), a.names...)
+		for i, k := range d.keys {
+			a.names = append(a.names, str(k))
+			a.kw = append(a.kw, d.vals[i])
+		}
+	}
+	return a
+}
+
+func (in *interp) call(fn Value, a args) Value {
+	switch f := fn.(type) {
+	case *builtin:
+		return f.fn(in, a)
+	case *macro:
+		return in.callMacro(f, a)
+	case *Undef:
+		in.undefined(f)
+	case *loopObj:
+		if f.again == nil {
+			fail(in.line, KindType, "the loop must have the 'recursive' marker to be called recursively")
+		}
+		return f.again(a.bind(in, "loop", "iterable")[0])
+	}
+	fail(in.line, KindType, "'%s' object is not callable", typeName(fn))
+	return nil
+}
+
+func (in *interp) undefined(u *Undef) { fail(in.line, u.kind, "%s", u.msg) }
+
+// need fails on an undefined value.
+func (in *interp) need(v Value) {
+	if u, ok := v.(*Undef); ok {
+		in.undefined(u)
+	}
+}
+
+func (in *interp) eval(e expr, sc *scope) Value {
+	if c, ok := e.(constExpr); ok {
+		return c.v
+	}
+	in.step()
+	if in.nested++; in.nested > maxEvalNesting {
+		fail(in.line, KindLimit, "expressions are nested too deeply")
+	}
+	v := in.evalNode(e, sc)
+	in.nested--
+	return v
+}
+
+func (in *interp) evalNode(e expr, sc *scope) Value {
+	switch e := e.(type) {
+	case *nameExpr:
+		if v, ok := sc.get(e.name); ok {
+			return v
+		}
+		if f := in.globalFunc(e.name); f != nil {
+			return f
+		}
+		return &Undef{msg: "'" + e.name + "' is undefined", kind: KindUndefined}
+	case *attrExpr:
+		of := in.eval(e.of, sc)
+		in.line = e.line
+		return in.getAttr(of, e.name)
+	case *indexExpr:
+		return in.index(e, sc)
+	case *callExpr:
+		fn := in.eval(e.fn, sc)
+		a := in.evalArgs(&e.callArgs, sc)
+		in.line = e.line
+		return in.call(fn, a)
+	case *filterExpr:
+		v := in.eval(e.of, sc)
+		a := in.evalArgs(&e.callArgs, sc)
+		in.line = e.line
+		if e.fn == nil {
+			fail(e.line, KindType, "No filter named '%s'.", e.name)
+		}
+		return e.fn(in, v, a)
+	case *testExpr:
+		v := in.eval(e.of, sc)
+		a := in.evalArgs(&e.callArgs, sc)
+		in.line = e.line
+		if e.fn == nil {
+			fail(e.line, KindType, "No test named '%s'.", e.name)
+		}
+		return e.fn(in, v, a)
+	case blockValue:
+		v, _ := sc.get("\x00block")
+		return v
+	case *condExpr:
+		if truthy(in.eval(e.test, sc)) {
+			return in.eval(e.then, sc)
+		}
+		if e.els == nil {
+			return &Undef{msg: "the inline if-expression evaluated to false and no else section was defined.", kind: KindUndefined}
+		}
+		return in.eval(e.els, sc)
+	case *andExpr:
+		if v := in.eval(e.a, sc); !truthy(v) {
+			return v
+		}
+		return in.eval(e.b, sc)
+	case *orExpr:
+		if v := in.eval(e.a, sc); truthy(v) {
+			return v
+		}
+		return in.eval(e.b, sc)
+	case *unaryExpr:
+		v := in.eval(e.e, sc)
+		if e.op == '!' {
+			return !truthy(v)
+		}
+		in.line = e.line
+		return in.negate(v, e.op == '-')
+	case *binExpr:
+		a, b := in.eval(e.a, sc), in.eval(e.b, sc)
+		in.line = e.line
+		return in.binary(e.op, a, b)
+	case *compareExpr:
+		return in.compareChain(e, sc)
+	case *concatExpr:
+		parts := make([]*Str, len(e.parts))
+		n := 0
+		for i, p := range e.parts {
+			parts[i] = toStr(in.eval(p, sc))
+			n += len(parts[i].s)
+		}
+		in.line = e.line
+		in.alloc(n)
+		return concat(parts...)
+	case *listExpr:
+		return &List{in.evalAll(e.items, sc)}
+	case *tupleExpr:
+		return &Tuple{in.evalAll(e.items, sc)}
+	case *dictExpr:
+		d := NewDict()
+		in.alloc(len(e.keys))
+		for i, k := range e.keys {
+			key := in.eval(k, sc)
+			v := in.eval(e.vals[i], sc)
+			in.line = e.line
+			if !d.put(key, v) {
+				fail(e.line, KindType, "unhashable type: '%s'", typeName(key))
+			}
+		}
+		return d
+	case *sliceExpr:
+		fail(in.line, KindType, "a slice can only be used to index")
+	}
+	panic("jinja: unknown expression")
+}
+
+func (in *interp) evalAll(es []expr, sc *scope) []Value {
+	in.alloc(len(es))
+	out := make([]Value, len(es))
+	for i, e := range es {
+		out[i] = in.eval(e, sc)
+	}
+	return out
+}
+
+func (in *interp) compareChain(e *compareExpr, sc *scope) Value {
+	a := in.eval(e.first, sc)
+	for i, op := range e.ops {
+		b := in.eval(e.rest[i], sc)
+		in.line = e.line
+		if !in.compare(op, a, b) {
+			return false
+		}
+		a = b
+	}
+	return true
+}
+
+// getAttr is x.name: an attribute, else an item.
+func (in *interp) getAttr(of Value, name string) Value {
+	in.need(of)
+	if v, ok := in.attribute(of, name); ok {
+		return v
+	}
+	if d, ok := of.(*Dict); ok {
+		if v, ok := d.getStr(name); ok {
+			return v
+		}
+	}
+	return &Undef{msg: objectName(of) + " has no attribute '" + name + "'", kind: KindUndefined}
+}
+
+func objectName(v Value) string {
+	if v == nil {
+		return "'None'"
+	}
+	return "'" + typeName(v) + " object'"
+}
+
+// attribute returns what Python's getattr would, within the sandbox.
+func (in *interp) attribute(of Value, name string) (Value, bool) {
+	switch v := of.(type) {
+	case *Namespace:
+		if x, ok := v.d.getStr(name); ok {
+			return x, true
+		}
+	case *loopObj:
+		if x, ok := v.attr(in, name); ok {
+			return x, true
+		}
+	case *macro:
+		if name == "name" {
+			return text(v.def.name), true
+		}
+	case *cyclerObj:
+		if x, ok := v.attr(name); ok {
+			return x, true
+		}
+	}
+	if strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") || mutates(of, name) {
+		return &Undef{msg: "access to attribute '" + name + "' of '" + typeName(of) + "' object is unsafe.", kind: KindSecurity}, true
+	}
+	if m := methodOf(of, name); m != nil {
+		return &builtin{name: name, self: typeName(of), fn: func(in *interp, a args) Value { return m(in, of, a) }}, true
+	}
+	return nil, false
+}
+
+func (in *interp) index(e *indexExpr, sc *scope) Value {
+	of := in.eval(e.of, sc)
+	if s, ok := e.idx.(*sliceExpr); ok {
+		return in.slice(e, of, s, sc)
+	}
+	idx := in.eval(e.idx, sc)
+	in.line = e.line
+	in.need(of)
+	return in.getItem(of, idx)
+}
+
+// getItem is x[idx]: an item, else, for a string, an attribute.
+func (in *interp) getItem(of, idx Value) Value {
+	if d, ok := of.(*Dict); ok {
+		if s, ok := idx.(*Str); ok {
+			if v, ok := d.getStr(s.s); ok {
+				return v
+			}
+		} else if h, ok := hashKey(idx); ok {
+			if i := d.find(h); i >= 0 {
+				return d.vals[i]
+			}
+		}
+	}
+	if i, ok := asInt(idx); ok {
+		if s, ok := of.(*Str); ok {
+			if v := charAt(s, i); v != nil {
+				return v
+			}
+		} else if items, ok := sequence(of); ok {
+			if i < 0 {
+				i += int64(len(items))
+			}
+			if i >= 0 && i < int64(len(items)) {
+				return items[i]
+			}
+		}
+		return &Undef{msg: objectName(of) + " has no element " + repr(idx), kind: KindUndefined}
+	}
+	if s, ok := idx.(*Str); ok {
+		if v, ok := in.attribute(of, s.s); ok {
+			return v
+		}
+		return &Undef{msg: objectName(of) + " has no attribute '" + s.s + "'", kind: KindUndefined}
+	}
+	return &Undef{msg: objectName(of) + " has no element " + repr(idx), kind: KindUndefined}
+}
+
+func charAt(s *Str, i int64) *Str {
+	if isASCII(s.s) {
+		if i < 0 {
+			i += int64(len(s.s))
+		}
+		if i < 0 || i >= int64(len(s.s)) {
+			return nil
+		}
+		return s.slice(int(i), int(i)+1)
+	}
+	off := runeOffsets(s.s)
+	n := int64(len(off) - 1)
+	if i < 0 {
+		i += n
+	}
+	if i < 0 || i >= n {
+		return nil
+	}
+	return s.slice(off[i], off[i+1])
+}
+
+// sequence returns the items of what can be indexed by numbers.
+func sequence(v Value) ([]Value, bool) {
+	switch v := v.(type) {
+	case *List:
+		return v.items, true
+	case *Tuple:
+		return v.items, true
+	case *pyRange:
+		return v.items, true
+	}
+	return nil, false
+}
+
+func (in *interp) slice(e *indexExpr, of Value, s *sliceExpr, sc *scope) Value {
+	var bounds [3]*int64
+	for i, b := range []expr{s.lo, s.hi, s.step} {
+		if b == nil {
+			continue
+		}
+		v := in.eval(b, sc)
+		if v == nil {
+			continue
+		}
+		n, ok := asInt(v)
+		if !ok {
+			in.line = e.line
+			in.need(v)
+			fail(e.line, KindType, "slice indices must be integers or None")
+		}
+		bounds[i] = &n
+	}
+	in.line = e.line
+	in.need(of)
+	if str, ok := of.(*Str); ok {
+		return in.sliceStr(str, bounds)
+	}
+	items, ok := sequence(of)
+	if !ok {
+		return &Undef{msg: objectName(of) + " has no element slice", kind: KindUndefined}
+	}
+	var out []Value
+	for _, i := range in.sliceIndices(len(items), bounds) {
+		out = append(out, items[i])
+	}
+	if _, ok := of.(*Tuple); ok {
+		return &Tuple{out}
+	}
+	return &List{out}
+}
+
+func (in *interp) sliceStr(s *Str, bounds [3]*int64) Value {
+	off := runeOffsets(s.s)
+	idx := in.sliceIndices(len(off)-1, bounds)
+	if len(idx) == 0 {
+		return emptyStr
+	}
+	if bounds[2] == nil || *bounds[2] == 1 {
+		return s.slice(off[idx[0]], off[idx[len(idx)-1]+1])
+	}
+	parts := make([]*Str, len(idx))
+	for i, k := range idx {
+		parts[i] = s.slice(off[k], off[k+1])
+	}
+	return concat(parts...)
+}
+
+// sliceIndices is Python's slice.indices, listed.
+func (in *interp) sliceIndices(n int, b [3]*int64) []int {
+	step := int64(1)
+	if b[2] != nil {
+		step = *b[2]
+	}
+	if step == 0 {
+		fail(in.line, KindType, "slice step cannot be zero")
+	}
+	length := int64(n)
+	lower, upper := int64(0), length
+	if step < 0 {
+		lower, upper = -1, length-1
+	}
+	at := func(p *int64, def int64) int64 {
+		if p == nil {
+			return def
+		}
+		v := *p
+		if v < 0 {
+			v += length
+		}
+		return min(max(v, lower), upper)
+	}
+	start, stop := at(b[0], lower), at(b[1], upper)
+	if step < 0 {
+		start, stop = at(b[0], upper), at(b[1], lower)
+	}
+	in.alloc(n)
+	var out []int
+	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+		out = append(out, int(i))
+		if step > length || step < -length {
+			break
+		}
+	}
+	return out
+}
+
+// iterate returns the items of an iterable.
+func (in *interp) iterate(v Value) []Value {
+	var items []Value
+	switch v := v.(type) {
+	case *List:
+		items = v.items
+	case *Tuple:
+		items = v.items
+	case *view:
+		items = v.items
+	case *pyRange:
+		items = v.items
+	case *Dict:
+		items = v.keys
+	case *Gen:
+		items, v.items = v.items, nil
+	case *Str:
+		in.alloc(len(v.s))
+		off := runeOffsets(v.s)
+		items = make([]Value, len(off)-1)
+		for i := range items {
+			items[i] = v.slice(off[i], off[i+1])
+		}
+	case *Undef:
+		if v.kind == KindSecurity {
+			in.undefined(v)
+		}
+		return nil
+	default:
+		fail(in.line, KindType, "'%s' object is not iterable", typeName(v))
+	}
+	in.steps += len(items)
+	in.step()
+	return items
+}
