@@ -1,0 +1,315 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/data"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
+)
+
+// ask is one rollout that is wanted.
+type ask struct {
+	key    fulgur.RolloutKey
+	row    data.Row
+	train  bool
+	greedy bool
+}
+
+// ended is an ask with what came of it.
+type ended struct {
+	ask
+	line  RolloutLine
+	built sample.Built // of training rollouts
+}
+
+func (e *ended) masked() bool { return e.line.Masked != "" }
+
+// Reasons why a rollout is masked.
+const (
+	maskInfrastructure = "infrastructure"
+	maskGrader         = "grader_failed"
+	maskNotFinite      = "reward_not_finite"
+)
+
+// spec is what creates the ask's rollout. Its seed is a function of the run's
+// seed and of what is asked for, not of the id, so that a rollout that was cut
+// off by a crash and is asked for again under another id samples the same tokens.
+func (t *trainer) spec(a ask) fulgur.RolloutSpec {
+	first := a.key
+	first.Refill = 0
+	sampling := t.o.Sampling
+	if !a.train {
+		sampling.Temperature = 1
+	}
+	if a.greedy {
+		sampling.Temperature = 0
+	}
+	source := fulgur.RewardsAgent
+	if t.o.Grader != nil {
+		source = fulgur.RewardsGraded
+	}
+	h := fnv.New64a()
+	h.Write([]byte(fulgur.NewRolloutID(first)))
+	return fulgur.RolloutSpec{
+		ID: fulgur.NewRolloutID(a.key), Run: t.o.Run, Group: fulgur.GroupOf(first), Input: a.row.Input,
+		IsTrain: a.train, Greedy: a.greedy, Withhold: t.o.Withhold, Rewards: source, Sampling: &sampling,
+		Timeout: t.o.Timeout, Seed: schedule.Mix(t.o.Seed, h.Sum64()),
+	}
+}
+
+// collect creates the rollouts, waits until all have ended, grades each as it
+// ends, and returns them in the order of the asks.
+func (t *trainer) collect(ctx context.Context, step int64, asks []ask) ([]ended, error) {
+	if t.adopting {
+		if err := t.adopt(ctx, asks); err != nil {
+			return nil, err
+		}
+	}
+	specs := make([]fulgur.RolloutSpec, len(asks))
+	for i, a := range asks {
+		specs[i] = t.spec(a)
+	}
+	seq, err := again(ctx, func() (fulgur.Seq, error) { return t.o.Store.Head(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	rollouts, err := again(ctx, func() ([]fulgur.Rollout, error) { return t.o.Store.CreateRollouts(ctx, specs) })
+	if err != nil {
+		return nil, err
+	}
+	out := make([]ended, len(asks))
+	pending := make(map[fulgur.RolloutID]int, len(asks))
+	done := 0
+	finish := func(i int, r fulgur.Rollout) error {
+		e, err := t.finish(ctx, step, asks[i], r)
+		if err != nil {
+			return err
+		}
+		out[i] = e
+		done++
+		t.o.Observer(Progress{Part: asks[i].key.Part, Step: step, Done: done, Total: len(asks)})
+		return nil
+	}
+	for i, r := range rollouts {
+		if !r.State.Terminal() {
+			pending[r.ID] = i
+			continue
+		}
+		if err := finish(i, r); err != nil {
+			return nil, err
+		}
+	}
+	for len(pending) > 0 {
+		changes, err := again(ctx, func() ([]fulgur.Change, error) { return t.o.Store.Changes(ctx, t.o.Run, seq) })
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range changes {
+			seq = max(seq, c.Seq)
+			i, ok := pending[c.Rollout]
+			if !ok || !c.State.Terminal() {
+				continue
+			}
+			r, err := again(ctx, func() (fulgur.Rollout, error) { return t.o.Store.Rollout(ctx, c.Rollout) })
+			if err != nil {
+				return nil, err
+			}
+			if !r.State.Terminal() {
+				continue
+			}
+			delete(pending, c.Rollout)
+			if err := finish(i, r); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// finish grades an ended rollout and builds its samples.
+func (t *trainer) finish(ctx context.Context, step int64, a ask, r fulgur.Rollout) (ended, error) {
+	e := ended{ask: a}
+	calls, err := t.calls(ctx, r)
+	if err != nil {
+		return e, err
+	}
+	e.line = RolloutLine{Step: step, Part: a.key.Part, ID: r.ID, Group: r.Group, Row: a.row.Index,
+		Class: fulgur.OutcomeOK, Calls: len(calls), Version: t.state.Version, Seconds: r.UpdatedAt.Sub(r.CreatedAt).Seconds()}
+	if r.Outcome != nil {
+		e.line.Class, e.line.Outcome = r.Outcome.Class, r.Outcome.Reason
+	} else if r.State == fulgur.Failed {
+		e.line.Class, e.line.Outcome = fulgur.OutcomeAgent, "failed"
+	}
+	if err := t.grade(ctx, &e.line, r, calls); err != nil {
+		return e, err
+	}
+	for i := range calls {
+		e.line.Sampled += len(calls[i].SampledIDs)
+	}
+	if a.train {
+		e.built = sample.Build(r.Group, calls, sample.Options{MaxTokens: t.maxTokens})
+		e.line.Sampled, e.line.Trained, e.line.Samples = e.built.Sampled, e.built.Trained, len(e.built.Samples)
+		for _, why := range e.built.Reasons {
+			if why != "" {
+				if e.line.Untrained == nil {
+					e.line.Untrained = map[string]int{}
+				}
+				e.line.Untrained[why]++
+			}
+		}
+	}
+	return e, nil
+}
+
+func (t *trainer) calls(ctx context.Context, r fulgur.Rollout) ([]fulgur.Call, error) {
+	if r.LastAttempt == "" {
+		return nil, nil
+	}
+	return again(ctx, func() ([]fulgur.Call, error) { return t.o.Store.Calls(ctx, r.ID, r.LastAttempt) })
+}
+
+// grade sets the line's reward, or why the rollout is masked.
+func (t *trainer) grade(ctx context.Context, line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call) error {
+	switch {
+	case line.Class == fulgur.OutcomeInfrastructure:
+		line.Masked = maskInfrastructure
+		return nil
+	case line.Class == fulgur.OutcomeAgent && t.o.AgentFailure != nil:
+		v := *t.o.AgentFailure
+		line.Reward, line.Why = &v, "the configured reward of an agent failure"
+	case t.o.Grader == nil && r.Reward != nil:
+		v := *r.Reward
+		line.Reward, line.Why = &v, "reported by the agent"
+	case t.o.Grader == nil:
+		v := 0.0
+		if t.o.AgentFailure != nil {
+			v = *t.o.AgentFailure
+		}
+		line.Reward, line.Why = &v, "the agent reported no reward"
+	default:
+		v, why, err := t.o.Grader.Grade(r.Input, calls)
+		if err != nil {
+			line.Masked, line.Why = maskGrader, err.Error()
+			return nil
+		}
+		line.Reward, line.Why = &v, why
+	}
+	if v := *line.Reward; math.IsNaN(v) || math.IsInf(v, 0) {
+		line.Reward, line.Masked = nil, maskNotFinite
+		return nil
+	}
+	if t.o.Grader == nil && r.Reward != nil || r.Reward != nil && *r.Reward == *line.Reward || r.LastAttempt == "" {
+		return nil
+	}
+	_, err := again(ctx, func() (struct{}, error) {
+		return struct{}{}, t.o.Store.SetReward(ctx, r.ID, r.LastAttempt, *line.Reward, "grader")
+	})
+	return err
+}
+
+// adopt looks for rollouts that an earlier process of this run asked for behind
+// the checkpoint. One that is as it would be if nothing had happened is used;
+// another one is ended and asked for again under the next id. When none is
+// found, none can come later.
+func (t *trainer) adopt(ctx context.Context, asks []ask) error {
+	found := false
+	for i := range asks {
+		for ; ; asks[i].key.Refill++ {
+			id := fulgur.NewRolloutID(asks[i].key)
+			r, err := again(ctx, func() (fulgur.Rollout, error) { return t.o.Store.Rollout(ctx, id) })
+			if fulgur.KindOf(err) == fulgur.KindNotFound {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			found = true
+			ok, err := t.usable(ctx, r)
+			if err != nil {
+				return err
+			}
+			if ok {
+				break
+			}
+			if err := t.supersede(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	t.adopting = found
+	return nil
+}
+
+// usable says whether a rollout of an earlier process ended undisturbed under
+// the policy that is the current one.
+func (t *trainer) usable(ctx context.Context, r fulgur.Rollout) (bool, error) {
+	if !r.State.Terminal() || r.LastAttempt != "0" || r.Outcome == nil || r.Outcome.Class == fulgur.OutcomeInfrastructure {
+		return false, nil
+	}
+	calls, err := t.calls(ctx, r)
+	if err != nil {
+		return false, err
+	}
+	disturbed := slices.ContainsFunc(calls, func(c fulgur.Call) bool {
+		return c.Error != "" || len(c.SampledIDs) > 0 && c.Version() != t.state.Version
+	})
+	return !disturbed, nil
+}
+
+func (t *trainer) supersede(ctx context.Context, r fulgur.Rollout) error {
+	if r.State.Terminal() {
+		return nil
+	}
+	_, err := again(ctx, func() (fulgur.Rollout, error) {
+		return t.o.Store.EndRollout(ctx, r.ID, fulgur.Outcome{Class: fulgur.OutcomeInfrastructure,
+			Reason: "superseded", Message: "the trainer was restarted while this rollout ran; it is asked for again"})
+	})
+	if fulgur.KindOf(err) == fulgur.KindConflict { // it ended in between
+		return nil
+	}
+	return err
+}
+
+// supersedeOpen ends what an earlier process left running.
+func (t *trainer) supersedeOpen(ctx context.Context) error {
+	q := fulgur.RolloutQuery{Run: t.o.Run, States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}}
+	for {
+		page, err := again(ctx, func() ([]fulgur.Rollout, error) { return t.o.Store.Rollouts(ctx, q) })
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, r := range page {
+			if err := t.supersede(ctx, r); err != nil {
+				return err
+			}
+		}
+		q.After = page[len(page)-1].ID
+	}
+}
+
+// again repeats an idempotent request that failed for a reason that may pass
+// (a server restarts), for about two minutes.
+func again[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	wait := 100 * time.Millisecond
+	for try := 0; ; try++ {
+		v, err := f()
+		if err == nil || try == 30 || !fulgur.KindOf(err).Retryable() || errors.Is(err, context.Canceled) {
+			return v, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return v, err
+		case <-timer.C:
+		}
+		wait = min(2*wait, 5*time.Second)
+	}
+}

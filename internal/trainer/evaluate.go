@@ -1,0 +1,150 @@
+package trainer
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/data"
+)
+
+// Score is a pass rate over rollouts. Every rollout counts, also one that failed
+// (case AL-11): a failure is no pass.
+type Score struct {
+	Rollouts       int     `json:"rollouts"`
+	Passes         int     `json:"passes"`
+	AgentFailures  int     `json:"agent_failures"`
+	Infrastructure int     `json:"infrastructure"` // failures that are not the agent's, and grader failures
+	Rate           float64 `json:"rate"`           // pass@1
+	Low            float64 `json:"low"`            // Wilson interval, 95 %
+	High           float64 `json:"high"`
+	Reward         float64 `json:"reward"` // mean; 0 for a rollout without one
+}
+
+// Evaluation is the score of one policy on one set of rows.
+type Evaluation struct {
+	Part    string               `json:"part"` // "val", "before", "after", …
+	Step    int64                `json:"step"`
+	Version fulgur.PolicyVersion `json:"version"`
+	Sampled Score                `json:"sampled"` // at temperature 1
+	Greedy  Score                `json:"greedy"`
+	Wall    time.Duration        `json:"wall"`
+	Lines   []RolloutLine        `json:"-"`
+}
+
+// Wilson returns the 95 % interval of a rate of passes among n trials (Wilson
+// 1927); 0 to 1 if n is 0.
+func Wilson(passes, n int) (low, high float64) {
+	if n == 0 {
+		return 0, 1
+	}
+	const z = 1.959963984540054
+	p, m := float64(passes)/float64(n), float64(n)
+	center := (p + z*z/(2*m)) / (1 + z*z/m)
+	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	return max(0, center-half), min(1, center+half)
+}
+
+// greedySuffix tells the greedy half of an evaluation from the sampled one.
+const greedySuffix = "-greedy"
+
+// evaluate runs every row once at temperature 1 and once greedily, all at the
+// same time. The ids are a function of part and step.
+func (t *trainer) evaluate(ctx context.Context, part string, step int64, rows []data.Row) (*Evaluation, error) {
+	start := t.o.Now()
+	var asks []ask
+	for _, greedy := range []bool{false, true} {
+		p := part
+		if greedy {
+			p += greedySuffix
+		}
+		for _, row := range rows {
+			asks = append(asks, ask{row: row, greedy: greedy,
+				key: fulgur.RolloutKey{Run: t.o.Run, Part: p, Epoch: int(step), Row: row.Index}})
+		}
+	}
+	all, err := t.collect(ctx, step, asks)
+	if err != nil {
+		return nil, err
+	}
+	e := &Evaluation{Part: part, Step: step, Version: t.state.Version}
+	e.Sampled = score(all[:len(rows)], t.o.Pass)
+	e.Greedy = score(all[len(rows):], t.o.Pass)
+	for i := range all {
+		e.Lines = append(e.Lines, all[i].line)
+	}
+	e.Wall = t.o.Now().Sub(start)
+	t.state.Timing.Evaluation += e.Wall
+	t.state.Evaluated += int64(len(all))
+	t.o.Observer(Evaluated{*e})
+	if n := e.Sampled.Infrastructure + e.Greedy.Infrastructure; n > 0 {
+		t.warn(step, "evaluation_failures", "%d of %d evaluation rollouts failed through no fault of the agent; they count as not passed", n, len(all))
+	}
+	return e, nil
+}
+
+func score(rollouts []ended, pass float64) Score {
+	s := Score{Rollouts: len(rollouts)}
+	for i := range rollouts {
+		l := &rollouts[i].line
+		switch {
+		case l.Masked != "":
+			s.Infrastructure++
+		case l.Class == fulgur.OutcomeAgent:
+			s.AgentFailures++
+		}
+		if l.Reward != nil {
+			s.Reward += *l.Reward / float64(len(rollouts))
+			if *l.Reward >= pass {
+				s.Passes++
+			}
+		}
+	}
+	if s.Rollouts > 0 {
+		s.Rate = float64(s.Passes) / float64(s.Rollouts)
+	}
+	s.Low, s.High = Wilson(s.Passes, s.Rollouts)
+	return s
+}
+
+func (e *Evaluation) values(prefix string) map[string]float64 {
+	out := map[string]float64{}
+	for name, s := range map[string]Score{"": e.Sampled, "_greedy": e.Greedy} {
+		out[prefix+"/pass@1"+name] = s.Rate
+		out[prefix+"/pass@1"+name+"_low"] = s.Low
+		out[prefix+"/pass@1"+name+"_high"] = s.High
+		out[prefix+"/reward"+name] = s.Reward
+		out[prefix+"/failures"+name] = float64(s.AgentFailures + s.Infrastructure)
+	}
+	out["time/"+prefix] = e.Wall.Seconds()
+	return out
+}
+
+// Request is one evaluation outside of training.
+type Request struct {
+	Part    string // names the evaluation; with Number it makes the rollouts' ids, which must be new
+	Number  int64
+	Rows    []data.Row
+	Version fulgur.PolicyVersion // of the weights that the engine holds
+}
+
+// Evaluate measures the policy that the engine holds: it publishes it and runs
+// every row at temperature 1 and greedily. It holds the run's trainer lease.
+func Evaluate(ctx context.Context, o Options, r Request) (*Evaluation, error) {
+	if len(r.Rows) == 0 {
+		return nil, fulgur.E(fulgur.KindInvalid, "evaluate", "there are no rows to evaluate on", nil)
+	}
+	o.defaults()
+	t := &trainer{o: o}
+	t.state.Version = r.Version
+	ctx, release, err := t.lease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := t.publish(ctx, r.Version); err != nil {
+		return nil, err
+	}
+	return t.evaluate(ctx, r.Part, r.Number, r.Rows)
+}

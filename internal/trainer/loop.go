@@ -1,0 +1,422 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/trainer/metrics"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
+)
+
+// trainer is one run at work. One goroutine owns it.
+type trainer struct {
+	o         Options
+	state     State
+	sched     *schedule.Synchronous
+	adopting  bool  // rollouts of an earlier process may exist
+	saved     int64 // step of the newest checkpoint; -1: none
+	final     string
+	sinks     metrics.Multi // the run folder's own and the caller's
+	own       []metrics.Sink
+	rollouts  *metrics.Lines
+	maxTokens int
+	timing    Timing // of the step at work
+	updating  bool   // weights may lie between two steps
+}
+
+// Run trains until the schedule, the stop rule or the context ends it. When the
+// context ends, it writes a checkpoint at the last finished step and returns the
+// result so far with an error of KindCanceled that says how to go on.
+func Run(ctx context.Context, o Options) (Result, error) {
+	if err := o.fill(); err != nil {
+		return Result{}, err
+	}
+	t := &trainer{o: o, saved: -1}
+	parent := ctx
+	ctx, release, err := t.lease(parent)
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
+	if err := t.open(ctx); err != nil {
+		return Result{}, err
+	}
+	defer t.closeFiles()
+	err = t.train(ctx)
+	if err == nil {
+		return t.result(), nil
+	}
+	if ctx.Err() != nil && parent.Err() == nil { // the lease was lost: another trainer may write
+		return t.result(), context.Cause(ctx)
+	}
+	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if t.saved != t.state.Cursor.Step && !t.updating {
+		if e := t.checkpoint(save); e != nil {
+			return t.result(), errors.Join(err, e)
+		}
+	}
+	if parent.Err() == nil {
+		return t.result(), err
+	}
+	r := t.result()
+	r.Interrupted, r.Resume = true, "fulgur resume "+o.Dir
+	return r, fulgur.E(fulgur.KindCanceled, "train", fmt.Sprintf("stopped after step %d; go on with `%s`", r.Steps, r.Resume), nil)
+}
+
+// lease takes the run's trainer lease and keeps it; the context that it returns
+// ends when the lease is lost.
+func (t *trainer) lease(ctx context.Context) (context.Context, func(), error) {
+	acquire := func(ctx context.Context) error {
+		_, err := t.o.Store.AcquireLease(ctx, t.o.Run, "trainer", t.o.Holder, t.o.LeaseTTL)
+		return err
+	}
+	err := acquire(ctx)
+	if fulgur.KindOf(err) == fulgur.KindNotFound { // the run's first trainer makes its record
+		if err = t.o.Store.PutRun(ctx, fulgur.Run{ID: t.o.Run, Model: t.o.Model, Config: t.o.Config}); err == nil {
+			err = acquire(ctx)
+		}
+	}
+	if err != nil {
+		if fulgur.KindOf(err) == fulgur.KindConflict {
+			return nil, nil, fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf(
+				"another trainer works on run %q; stop it, or wait %s for its lease to end if it has crashed", t.o.Run, t.o.LeaseTTL), err)
+		}
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(t.o.LeaseTTL / 3)
+		defer tick.Stop()
+		last := time.Now()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			err := acquire(ctx)
+			switch {
+			case err == nil:
+				last = time.Now()
+			case ctx.Err() != nil:
+				return
+			case fulgur.KindOf(err) == fulgur.KindConflict || time.Since(last) > t.o.LeaseTTL:
+				cancel(fulgur.E(fulgur.KindConflict, "train", "the trainer's lease was lost: the store could not be reached in time, or another trainer took over", err))
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-ended
+		ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer done()
+		// If this fails, the lease ends by itself.
+		_ = t.o.Store.ReleaseLease(ctx, t.o.Run, "trainer", t.o.Holder)
+	}, nil
+}
+
+// open loads or begins the run: state, weights, files, schedule, endpoint.
+func (t *trainer) open(ctx context.Context) error {
+	o := &t.o
+	path, state, err := Last(o.Dir)
+	switch {
+	case fulgur.KindOf(err) == fulgur.KindNotFound:
+		t.state = State{Format: stateFormat, Run: o.Run, ConfigHash: o.ConfigHash, DataHash: o.Train.Hash, Seed: o.Seed}
+		if !o.Resume {
+			some, err := o.Store.Rollouts(ctx, fulgur.RolloutQuery{Run: o.Run, Limit: 1})
+			if err != nil {
+				return err
+			}
+			if len(some) > 0 {
+				return fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf(
+					"the store has rollouts of a run %q already; choose another name under `run:`, or `fulgur resume %s`", o.Run, o.Dir), nil)
+			}
+		}
+	case err != nil:
+		return err
+	case !o.Resume:
+		return fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf("the run folder %s has checkpoints; `fulgur resume %s` goes on, another `out:` starts anew", o.Dir, o.Dir), nil)
+	default:
+		if err := state.matches(o); err != nil {
+			return err
+		}
+		if err := o.Engine.Load(ctx, path); err != nil {
+			return err
+		}
+		t.state, t.saved, t.final = state, state.Cursor.Step, path
+	}
+	t.adopting = o.Resume
+	info, err := o.Engine.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if info.Temperature1 && o.Sampling.Temperature != 1 {
+		return fulgur.E(fulgur.KindUnsupported, "start training", fmt.Sprintf(
+			"sampling.temperature is %g, but the engine's log probs are of temperature 1: the ratio of policies would be wrong; use 1", o.Sampling.Temperature), nil)
+	}
+	if t.maxTokens = o.MaxTokens; t.maxTokens == 0 {
+		t.maxTokens = info.ContextLength
+	}
+	t.sched, err = schedule.NewSynchronous(schedule.Config{Order: schedule.Order{Rows: len(o.Train.Rows), Seed: o.Seed},
+		GroupsPerStep: o.GroupsPerStep, Steps: o.Steps, Epochs: o.Epochs}, t.state.Cursor)
+	if err != nil {
+		return fulgur.E(fulgur.KindInvalid, "start training", err.Error(), nil)
+	}
+	if err := o.Store.PutRun(ctx, fulgur.Run{ID: o.Run, Model: o.Model, Config: o.Config, Version: t.state.Version}); err != nil {
+		return err
+	}
+	if o.Resume {
+		if err := t.supersedeOpen(ctx); err != nil {
+			return err
+		}
+	}
+	if err := t.publish(ctx, t.state.Version); err != nil {
+		return err
+	}
+	if err := t.openFiles(o.Now()); err != nil {
+		return err
+	}
+	o.Observer(Started{Run: o.Run, Resumed: t.saved >= 0, Step: t.state.Cursor.Step, Steps: o.Steps, Version: t.state.Version})
+	return nil
+}
+
+// openFiles opens the run folder's metrics, cut back to what the state covers.
+func (t *trainer) openFiles(now time.Time) error {
+	keep := t.state.Cursor.Step
+	if t.saved < 0 || t.state.Pending != nil {
+		keep--
+	}
+	fail := func(err error) error {
+		return fulgur.E(fulgur.KindExhausted, "open metrics", "the run folder's metrics files can't be written; check permissions and disk space", err)
+	}
+	lines, err := metrics.OpenLines(filepath.Join(t.o.Dir, "metrics.jsonl"), keep)
+	if err != nil {
+		return fail(err)
+	}
+	t.own = append(t.own, lines)
+	board, err := metrics.OpenBoard(filepath.Join(t.o.Dir, "tensorboard"), keep, now)
+	if err != nil {
+		t.closeFiles()
+		return fail(err)
+	}
+	t.own = append(t.own, board)
+	if t.rollouts, err = metrics.OpenLines(filepath.Join(t.o.Dir, "rollouts.jsonl"), keep); err != nil {
+		t.closeFiles()
+		return fail(err)
+	}
+	t.sinks = append(append(t.sinks, t.own...), t.o.Sinks...)
+	return nil
+}
+
+func (t *trainer) closeFiles() {
+	for _, s := range t.own {
+		s.Close() // every record was written through already
+	}
+	if t.rollouts != nil {
+		t.rollouts.Close()
+	}
+}
+
+// publish makes the engine's weights the ones that are sampled, with the run's
+// calls held meanwhile.
+func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion) error {
+	if t.o.Gate != nil {
+		p, err := t.o.Gate.PauseCalls(ctx, t.o.Run, fulgur.PauseRequest{Owner: t.o.Holder, Drain: t.o.Drain, Reason: "new policy version"})
+		if err != nil {
+			return err
+		}
+		if p.Aborted > 0 {
+			t.warn(t.state.Cursor.Step, "aborted_calls", "%d model calls did not end within %s and were aborted for the new weights", p.Aborted, t.o.Drain)
+		}
+	}
+	endpoints, err := t.o.Engine.Publish(ctx, version)
+	if err == nil {
+		err = t.o.Store.PutEndpoints(ctx, t.o.Run, t.o.Model, endpoints)
+	}
+	if t.o.Gate != nil {
+		// Resumed also when publishing failed or the context has ended.
+		_, e := t.o.Gate.ResumeCalls(context.WithoutCancel(ctx), t.o.Run, t.o.Holder)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// train is the loop. Before each round the state is that of a finished step.
+func (t *trainer) train(ctx context.Context) error {
+	if t.state.After != nil {
+		return nil
+	}
+	if t.state.Before == nil && len(t.o.Test) > 0 {
+		e, err := t.evaluate(ctx, "before", t.state.Cursor.Step, t.o.Test)
+		if err != nil {
+			return err
+		}
+		t.state.Before = e
+		t.pend(e.values("before"), e.Lines)
+	}
+	effects := t.sched.Handle(schedule.Begin{})
+	for {
+		if err := t.validate(ctx); err != nil {
+			return err
+		}
+		if _, end := effects[0].(schedule.Finished); end || t.state.Reached {
+			break
+		}
+		if err := t.settle(ctx); err != nil {
+			return err
+		}
+		ask := effects[0].(schedule.Ask)
+		rollouts, update, err := t.rollOut(ctx, ask.Groups)
+		if err != nil {
+			return err
+		}
+		t.updating = true
+		// An update that has begun is finished: it is short, and half of one can't be kept.
+		if err := t.step(context.WithoutCancel(ctx), update, rollouts); err != nil {
+			return err
+		}
+		effects = t.sched.Handle(schedule.Updated{})
+		t.state.Cursor = t.sched.Cursor()
+		t.updating = false
+	}
+	return t.finishRun(ctx)
+}
+
+// settle writes out the finished step's metrics, and a checkpoint when it is time.
+func (t *trainer) settle(ctx context.Context) error {
+	if t.state.Pending == nil && t.saved == t.state.Cursor.Step {
+		return nil
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	step := t.state.Cursor.Step
+	best := t.state.Best != nil && t.state.Best.Step == step
+	if t.saved == step || best || step%t.o.CheckpointEvery == 0 {
+		return t.checkpoint(context.WithoutCancel(ctx))
+	}
+	return nil
+}
+
+// pend adds to what the current step will write.
+func (t *trainer) pend(values map[string]float64, lines []RolloutLine) {
+	if t.state.Pending == nil {
+		t.state.Pending = &pending{Values: map[string]float64{}}
+	}
+	maps.Copy(t.state.Pending.Values, values)
+	t.state.Pending.Lines = append(t.state.Pending.Lines, lines...)
+}
+
+func (t *trainer) flush() error {
+	p := t.state.Pending
+	if p == nil {
+		return nil
+	}
+	lines := make([]any, len(p.Lines))
+	for i := range p.Lines {
+		lines[i] = &p.Lines[i]
+	}
+	err := t.rollouts.Append(lines...)
+	if err == nil {
+		err = t.sinks.Write(metrics.Record{Step: t.state.Cursor.Step, At: t.o.Now(), Values: p.Values})
+	}
+	if err != nil {
+		return fulgur.E(fulgur.KindExhausted, "write metrics", "the metrics can't be written; free some disk space, then `fulgur resume`", err)
+	}
+	t.state.Pending = nil
+	return nil
+}
+
+// validate measures the current policy when it is time, keeps the best, and
+// applies the stop rule.
+func (t *trainer) validate(ctx context.Context) error {
+	step := t.state.Cursor.Step
+	due := t.o.ValidateEvery > 0 && step > 0 && step%t.o.ValidateEvery == 0
+	if !due || t.state.Validated != nil && t.state.Validated.Step == step {
+		return nil
+	}
+	e, err := t.evaluate(ctx, "val", step, t.o.Validation)
+	if err != nil {
+		return err
+	}
+	t.state.Validated = e
+	t.pend(e.values("validation"), e.Lines)
+	if b := t.state.Best; b == nil || e.Sampled.Rate >= b.Score {
+		t.state.Best = &Best{Step: step, Score: e.Sampled.Rate, Dir: stepName(step)}
+	}
+	if t.o.Stop.Validation > 0 && e.Sampled.Rate >= t.o.Stop.Validation {
+		t.state.Streak++
+	} else {
+		t.state.Streak = 0
+	}
+	need := 1
+	if t.o.Stop.Twice {
+		need = 2
+	}
+	t.state.Reached = t.state.Streak >= need
+	return nil
+}
+
+// finishRun saves the last policy, measures the best one on the test rows, and
+// writes what is left.
+func (t *trainer) finishRun(ctx context.Context) error {
+	step := t.state.Cursor.Step
+	// The metrics of this step stay pending in the checkpoint until "after" is
+	// known: what a crash repeats then is not in the files twice.
+	if t.saved != step || len(t.o.Test) > 0 {
+		if err := t.checkpoint(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+	}
+	if len(t.o.Test) > 0 {
+		version := t.state.Version
+		t.updating = true // from here on the engine may hold other weights than the last step's
+		if b := t.state.Best; b != nil && b.Step != step {
+			if err := t.o.Engine.Load(ctx, filepath.Join(checkpointDir(t.o.Dir), b.Dir)); err != nil {
+				return err
+			}
+			t.state.Version = fulgur.PolicyVersion(b.Step)
+			if err := t.publish(ctx, t.state.Version); err != nil {
+				return err
+			}
+		}
+		e, err := t.evaluate(ctx, "after", step, t.o.Test)
+		t.state.Version = version
+		if err != nil {
+			return err
+		}
+		t.state.After = e
+		t.pend(e.values("after"), e.Lines)
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	return t.checkpoint(context.WithoutCancel(ctx))
+}
+
+func (t *trainer) result() Result {
+	s := &t.state
+	return Result{Reached: s.Reached, Before: s.Before, After: s.After, Best: s.Best, Steps: s.Cursor.Step, Updates: s.Updates,
+		Rollouts: s.Rollouts, Evaluated: s.Evaluated, Tokens: s.Tokens, Timing: s.Timing, Final: t.final}
+}
+
+func (t *trainer) warn(step int64, code, format string, args ...any) {
+	t.o.Observer(Warning{Step: step, Code: code, Message: fmt.Sprintf(format, args...)})
+}
+
+// adam returns the optimizer's parameters in a step.
+func (t *trainer) adam(step int64) engine.AdamW {
+	a := t.o.Adam
+	a.LearningRate = t.o.LearningRate.At(step)
+	return a
+}
