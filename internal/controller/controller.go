@@ -1,0 +1,372 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// What the controller needs of the store (or of api/client), by purpose.
+type (
+	// Rollouts reads what is wanted.
+	Rollouts interface {
+		Rollout(ctx context.Context, id fulgur.RolloutID) (fulgur.Rollout, error)
+		Rollouts(ctx context.Context, q fulgur.RolloutQuery) ([]fulgur.Rollout, error)
+	}
+	// Attempts opens and reports.
+	Attempts interface {
+		OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
+		ReportAttempt(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
+		Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
+	}
+	// Records reads what an attempt has done.
+	Records interface {
+		Calls(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID) ([]fulgur.Call, error)
+		Events(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID) ([]fulgur.Event, error)
+	}
+	// Watch tells that something changed.
+	Watch interface {
+		Head(ctx context.Context) (fulgur.Seq, error)
+		Changes(ctx context.Context, run fulgur.RunID, after fulgur.Seq) ([]fulgur.Change, error)
+	}
+	// Leases let one controller lead.
+	Leases interface {
+		AcquireLease(ctx context.Context, run fulgur.RunID, name, holder string, ttl time.Duration) (fulgur.Lease, error)
+		ReleaseLease(ctx context.Context, run fulgur.RunID, name, holder string) error
+	}
+	// Store is all of them.
+	Store interface {
+		Rollouts
+		Attempts
+		Records
+		Watch
+		Leases
+	}
+	// Gateway tells what an attempt's calls do; its clocks are read against it.
+	Gateway interface {
+		Activity(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID) (fulgur.Activity, error)
+	}
+)
+
+// LeaseName is the name of the lease that the leading controller of a run holds.
+const LeaseName = "controller"
+
+// Options configure a Controller.
+type Options struct {
+	Run      fulgur.RunID
+	AgentURL string        // the gateway's base address as agents reach it
+	Model    string        // OPENAI_MODEL; "": not set
+	Holder   string        // unique per process; "": made up
+	Limits   plan.Limits   // Slots at least 1
+	LeaseTTL time.Duration // 0: 10 s
+	Grace    time.Duration // how long Run waits at its end for reports to be taken; 0: 10 s
+	Log      *slog.Logger  // nil: nothing is logged
+}
+
+// Controller runs the agents of one run. Several may exist; the one that holds
+// the run's lease works, the others stand by.
+type Controller struct {
+	o      Options
+	store  Store
+	gate   Gateway
+	runner Runner
+	log    *slog.Logger
+	stats  stats
+
+	inbox chan func() // what the loop's goroutine does next; it alone touches the fields below
+	wg    sync.WaitGroup
+	mute  atomic.Bool // the lease is lost: report nothing more
+
+	queue *plan.Queue
+	slots []*execution                    // hold a slot; oldest first
+	byID  map[fulgur.RolloutID]*execution // with those that are only being reported
+}
+
+// New checks the options and makes a controller. gate may be nil: then no call
+// stops a clock and none is counted before the record is read.
+func New(o Options, s Store, gate Gateway, r Runner) (*Controller, error) {
+	bad := func(msg string) error { return fulgur.E(fulgur.KindInvalid, "set up the controller", msg, nil) }
+	switch u, err := url.Parse(o.AgentURL); {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return nil, bad(fmt.Sprintf("the address for agents, %q, is no http or https URL", o.AgentURL))
+	case o.Limits.Slots < 1:
+		return nil, bad("runner.slots must be at least 1")
+	case o.Run == "":
+		return nil, bad("no run is named")
+	}
+	if o.Holder == "" {
+		host, _ := os.Hostname()
+		o.Holder = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
+	}
+	if o.Limits.Starting == 0 {
+		o.Limits.Starting = max(4, 2*runtime.GOMAXPROCS(0))
+	}
+	if o.Limits.Backoff == 0 {
+		o.Limits.Backoff = 500 * time.Millisecond
+	}
+	if o.LeaseTTL == 0 {
+		o.LeaseTTL = 10 * time.Second
+	}
+	if o.Grace == 0 {
+		o.Grace = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Controller{o: o, store: s, gate: gate, runner: r, log: o.Log}, nil
+}
+
+// Stats returns what the controller has done so far, and does now.
+func (c *Controller) Stats() Stats { return c.stats.snapshot() }
+
+// Run works until ctx ends; then it stops what it started, reports that, and
+// returns nil. It does not close the runner. An error says that it cannot go
+// on: the runner's channel was closed, or the record is not readable at all.
+func (c *Controller) Run(ctx context.Context) error {
+	told := false
+	for ctx.Err() == nil {
+		lease, err := c.store.AcquireLease(ctx, c.o.Run, LeaseName, c.o.Holder, c.o.LeaseTTL)
+		switch {
+		case err == nil:
+			told = false
+			if err := c.lead(ctx); err != nil {
+				return err
+			}
+		case fulgur.KindOf(err) == fulgur.KindConflict:
+			if !told {
+				c.log.Info("another controller leads this run; standing by", "run", c.o.Run, "holder", lease.Holder)
+				told = true
+			}
+			pause(ctx, c.o.LeaseTTL/5)
+		case ctx.Err() != nil:
+		case transient(err):
+			c.log.Warn("the store does not answer; trying again", "err", err)
+			pause(ctx, time.Second)
+		default:
+			return fmt.Errorf("taking the lease of the controller: %w", err)
+		}
+	}
+	return nil
+}
+
+// lead works while ctx lasts and the lease is held. Its order of start: what an
+// earlier leader left, the watch, the loop; of stop: the watch, the executions,
+// their reports, the lease.
+func (c *Controller) lead(ctx context.Context) error {
+	leading, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	// What is decided is still reported after ctx has ended, within the grace.
+	reporting, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+
+	c.inbox = make(chan func(), 256)
+	c.queue, c.slots, c.byID = plan.NewQueue(), nil, map[fulgur.RolloutID]*execution{}
+	c.mute.Store(false)
+
+	var side sync.WaitGroup
+	side.Go(func() { c.renew(leading, lost) })
+	err := c.recover(leading, reporting)
+	if err == nil {
+		w := &watcher{c: c}
+		side.Go(func() { w.run(leading) })
+		err = c.loop(leading, reporting)
+	}
+	lost(nil)
+	if context.Cause(leading) == errLeaseLost {
+		c.mute.Store(true)
+	}
+	c.wind(cut)
+	side.Wait()
+	c.stats.gauges(0, 0, 0)
+	if c.mute.Load() {
+		c.log.Warn("another controller took over this run; its executions here were ended", "run", c.o.Run)
+	} else {
+		release, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer done()
+		_ = c.store.ReleaseLease(release, c.o.Run, LeaseName, c.o.Holder) // it ends by itself otherwise
+	}
+	if ctx.Err() != nil || c.mute.Load() {
+		return nil
+	}
+	return err
+}
+
+var errLeaseLost = fmt.Errorf("the lease is lost")
+
+// renew holds the lease until somebody else has it. A store that does not
+// answer gives it to nobody else: the agents go on.
+func (c *Controller) renew(ctx context.Context, lost context.CancelCauseFunc) {
+	for pause(ctx, c.o.LeaseTTL/3) {
+		_, err := c.store.AcquireLease(ctx, c.o.Run, LeaseName, c.o.Holder, c.o.LeaseTTL)
+		switch {
+		case err == nil:
+		case fulgur.KindOf(err) == fulgur.KindConflict:
+			lost(errLeaseLost)
+			return
+		default:
+			c.log.Warn("renewing the controller's lease failed", "err", err)
+		}
+	}
+}
+
+// loop is the one goroutine that owns the state: it asks the plan what to do,
+// does it, and sleeps until something happened.
+func (c *Controller) loop(ctx, reporting context.Context) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		actions, wake := plan.Next(c.world(now))
+		for _, a := range actions {
+			c.apply(ctx, reporting, a)
+		}
+		c.gauges()
+		sleep := time.Hour
+		if !wake.IsZero() {
+			sleep = max(time.Until(wake), 0)
+		}
+		timer.Reset(sleep)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case f := <-c.inbox:
+			f()
+		case ev, ok := <-c.runner.Events():
+			if !ok {
+				return fulgur.E(fulgur.KindInternal, "run the controller", "its runner was closed while it worked", nil)
+			}
+			c.heard(ev)
+		}
+		c.drain()
+	}
+}
+
+// drain takes what else has happened already, so that it is planned for once.
+func (c *Controller) drain() {
+	for range 64 {
+		select {
+		case f := <-c.inbox:
+			f()
+		case ev, ok := <-c.runner.Events():
+			if !ok {
+				return
+			}
+			c.heard(ev)
+		default:
+			return
+		}
+	}
+}
+
+// wind stops what runs and waits until it has ended and is reported.
+func (c *Controller) wind(cut context.CancelFunc) {
+	for _, e := range c.slots {
+		if !e.Stopping {
+			c.stop(e, plan.ReasonShutdown)
+		}
+	}
+	done := make(chan struct{})
+	go func() { c.wg.Wait(); close(done) }()
+	limit := time.NewTimer(c.o.Grace)
+	defer limit.Stop()
+	events := c.runner.Events()
+	for {
+		select {
+		case <-done:
+			return
+		case <-limit.C:
+			// The record does not answer. The next leader finds these attempts
+			// unended, and their processes dead.
+			cut()
+			for _, e := range c.byID {
+				e.abandon()
+			}
+		case f := <-c.inbox:
+			f()
+		case ev, ok := <-events:
+			if !ok {
+				events = nil
+				continue
+			}
+			c.heard(ev)
+		}
+	}
+}
+
+// world is what the plan looks at.
+func (c *Controller) world(now time.Time) plan.World {
+	w := plan.World{Now: now, Limits: c.o.Limits, Queue: c.queue, Executions: make([]plan.Execution, len(c.slots))}
+	for i, e := range c.slots {
+		w.Executions[i] = e.Execution
+	}
+	return w
+}
+
+func (c *Controller) apply(ctx, reporting context.Context, a plan.Action) {
+	switch a.Kind {
+	case plan.Start:
+		c.queue.Remove(a.Item.ID)
+		e := newExecution(a.Item, plan.Key{Rollout: a.Item.ID}, fulgur.PhaseWaiting)
+		c.add(e)
+		c.wg.Go(func() { c.execute(ctx, reporting, e) })
+	case plan.Stop:
+		if e := c.byID[a.Key.Rollout]; e != nil {
+			c.stop(e, a.Reason)
+		}
+	case plan.Observe:
+		if e := c.byID[a.Key.Rollout]; e != nil && !e.observing {
+			e.observing = true
+			key, before := e.Key, e.Seen
+			c.wg.Go(func() { c.observe(ctx, e, key, before) })
+		}
+	}
+}
+
+// post hands f to the loop's goroutine.
+func (c *Controller) post(f func()) { c.inbox <- f }
+
+// pause waits for d, and says whether ctx still lasts.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// transient says whether asking the store again may help.
+func transient(err error) bool {
+	switch fulgur.KindOf(err) {
+	case fulgur.KindInternal, fulgur.KindUnavailable, fulgur.KindUpstream, fulgur.KindTimeout, fulgur.KindExhausted:
+		return true
+	}
+	return false
+}
+
+// persist asks the store until it answers, or refuses, or ctx ends.
+func (c *Controller) persist(ctx context.Context, what string, f func() error) error {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := f()
+		if err == nil || !transient(err) {
+			return err
+		}
+		c.log.Warn("the store does not take it; trying again", "what", what, "err", err)
+		if !pause(ctx, wait) {
+			return err
+		}
+	}
+}

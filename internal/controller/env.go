@@ -1,0 +1,36 @@
+package controller
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// AgentEnv returns the variables that every agent gets (wire-v1: what the
+// controller gives an agent; architecture: How an agent is run). base is the
+// address of the gateway as agents reach it, without a trailing slash.
+func AgentEnv(base, model string, r fulgur.Rollout, a fulgur.OpenedAttempt) map[string]string {
+	base = strings.TrimRight(base, "/")
+	mode := string(fulgur.ModeVal)
+	if r.IsTrain {
+		mode = string(fulgur.ModeTrain)
+	}
+	id, at := url.PathEscape(string(r.ID)), url.PathEscape(string(a.ID))
+	proxy := base + "/proxy/rollout/" + id + "/attempt/" + at + "/mode/" + mode
+	env := map[string]string{
+		"OPENAI_BASE_URL":     proxy + "/openai/v1",
+		"OPENAI_API_KEY":      a.Credential,
+		"ANTHROPIC_BASE_URL":  proxy + "/anthropic",
+		"ANTHROPIC_API_KEY":   a.Credential,
+		"AGL_OPENAI_BASE_URL": proxy + "/openai/v1",
+		"AGL_EVENT_URL":       base + "/api/rollouts/" + id + "/attempt/" + at + "/events",
+		"AGL_KEY":             a.Credential,
+		"FULGUR_ROLLOUT_ID":   string(r.ID),
+		"FULGUR_ATTEMPT_ID":   string(a.ID),
+	}
+	if model != "" {
+		env["OPENAI_MODEL"] = model
+	}
+	return env
+}

@@ -1,0 +1,332 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// execution is one attempt on its way. Its fields belong to the loop; the
+// attempt's own goroutine (execute) hears through the channels alone.
+type execution struct {
+	plan.Execution
+	item      plan.Item
+	stopped   string // the first reason for which it was stopped
+	observing bool
+	exited    bool
+
+	running chan string // handle; at most one
+	ended   chan ended  // exactly one, unless abandoned
+	gone    chan struct{}
+	once    sync.Once
+}
+
+// ended is what the loop tells an attempt's goroutine of its exit.
+type ended struct {
+	exit    plan.Exit
+	stopped string
+	limit   time.Duration
+}
+
+func newExecution(it plan.Item, key plan.Key, phase fulgur.Phase) *execution {
+	e := &execution{item: it, running: make(chan string, 1), ended: make(chan ended, 1), gone: make(chan struct{})}
+	e.Key, e.Phase, e.Since = key, phase, time.Now()
+	if it.Rollout != nil {
+		e.Timeout = it.Rollout.Timeout
+	}
+	return e
+}
+
+// abandon gives up on hearing of its exit.
+func (e *execution) abandon() { e.once.Do(func() { close(e.gone) }) }
+
+func (c *Controller) add(e *execution) {
+	c.slots = append(c.slots, e)
+	c.byID[e.Key.Rollout] = e
+}
+
+// free gives the execution's slot back.
+func (c *Controller) free(e *execution) {
+	if i := slices.Index(c.slots, e); i >= 0 {
+		c.slots = slices.Delete(c.slots, i, i+1)
+	}
+}
+
+// stop ends an execution. One that is not started yet is ended when it is.
+func (c *Controller) stop(e *execution, reason string) {
+	e.Stopping = true
+	if e.stopped == "" {
+		e.stopped = reason
+		c.log.Info("ending an execution", "rollout", e.Key.Rollout, "attempt", e.Key.Attempt, "reason", reason)
+	}
+	if e.Phase != fulgur.PhaseWaiting {
+		if err := c.runner.Stop(context.Background(), e.Key); err != nil {
+			c.log.Error("an execution could not be ended", "rollout", e.Key.Rollout, "err", err)
+		}
+	}
+}
+
+// heard takes an event of the runner.
+func (c *Controller) heard(ev Event) {
+	e := c.byID[ev.Key.Rollout]
+	if e == nil || e.exited {
+		return
+	}
+	if ev.Exit == nil {
+		if e.Phase != fulgur.PhaseRunning {
+			c.runs(e)
+		}
+		select {
+		case e.running <- ev.Handle:
+		default:
+		}
+		return
+	}
+	e.exited = true
+	c.free(e)
+	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e)}
+}
+
+// runs notes that the agent runs now: its clocks begin.
+func (c *Controller) runs(e *execution) {
+	e.Phase, e.Since = fulgur.PhaseRunning, time.Now()
+	if !e.item.Created.IsZero() && e.Key.Attempt == "0" {
+		c.stats.started(e.Since.Sub(e.item.Created))
+	} else {
+		c.stats.started(-1)
+	}
+}
+
+// limitOf is the clock that a stop's reason names.
+func (c *Controller) limitOf(e *execution) time.Duration {
+	switch {
+	case e.stopped == plan.ReasonIdle:
+		return c.o.Limits.Idle
+	case e.stopped == plan.ReasonStartTimeout:
+		return c.o.Limits.Start
+	case e.Timeout > 0:
+		return e.Timeout
+	}
+	return c.o.Limits.Total
+}
+
+// execute sees one attempt from its opening to its report. It is the attempt's
+// own goroutine, so its reports keep their order.
+func (c *Controller) execute(ctx, reporting context.Context, e *execution) {
+	id := e.item.ID
+	var rollout fulgur.Rollout
+	if e.item.Rollout != nil {
+		rollout = *e.item.Rollout
+	}
+	var opened fulgur.OpenedAttempt
+	err := c.persist(ctx, "opening an attempt", func() (err error) {
+		if e.item.Rollout == nil {
+			if rollout, err = c.store.Rollout(ctx, id); err != nil {
+				return err
+			}
+		}
+		opened, err = c.store.OpenAttempt(ctx, id)
+		return err
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			// Ended, deleted, or run by somebody else since it was listed.
+			c.log.Info("a rollout was not started", "rollout", id, "err", err)
+		}
+		c.post(func() { c.free(e); delete(c.byID, id) })
+		return
+	}
+	key := plan.Key{Rollout: id, Attempt: opened.ID}
+	x := Execution{
+		Key:     key,
+		Env:     AgentEnv(c.o.AgentURL, c.o.Model, rollout, opened),
+		EnvMap:  v1EnvMap(rollout.Config),
+		Input:   Withhold(rollout.Input, rollout.Withhold),
+		Timeout: rollout.Timeout,
+		Secrets: []string{opened.Credential},
+	}
+	if x.Timeout == 0 {
+		x.Timeout = c.o.Limits.Total
+	}
+	started, err := c.runner.Start(ctx, x)
+	if err != nil {
+		c.post(func() { e.Key, e.exited = key, true; c.free(e) })
+		c.finish(reporting, e, key, ended{exit: startFailure(err), stopped: stoppedBy(ctx)}, opened.Credential)
+		return
+	}
+	c.post(func() { c.begun(e, key, rollout.Timeout, started) })
+	report := fulgur.AttemptReport{Phase: fulgur.PhaseStarting, Runner: c.runner.Name(), Holder: c.o.Holder, Handle: started.Handle}
+	if started.Running {
+		report.Phase = fulgur.PhaseRunning
+	}
+	c.report(reporting, key, report)
+	c.await(reporting, e, key, opened.Credential)
+}
+
+// begun notes that the execution exists.
+func (c *Controller) begun(e *execution, key plan.Key, timeout time.Duration, s Started) {
+	e.Key, e.Timeout = key, timeout
+	if s.Running {
+		c.runs(e)
+	}
+	if e.exited {
+		return
+	}
+	if e.Phase == fulgur.PhaseWaiting {
+		e.Phase = fulgur.PhaseStarting // since the start's begin
+	}
+	if e.Stopping { // wanted no more while it was being started
+		c.stop(e, e.stopped)
+	}
+}
+
+// await waits for the exit of an execution and reports it.
+func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secret string) {
+	for {
+		select {
+		case handle := <-e.running:
+			c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseRunning, Runner: c.runner.Name(), Holder: c.o.Holder, Handle: handle})
+		case end := <-e.ended:
+			c.finish(ctx, e, key, end, secret)
+			return
+		case <-e.gone:
+			return
+		}
+	}
+}
+
+// finish judges an exit, reports it, and tells the loop what follows.
+func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end ended, secret string) {
+	f := plan.Facts{Exit: end.exit, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}
+	if secret != "" {
+		f.Exit.Tail = strings.ReplaceAll(f.Exit.Tail, secret, "[credential]")
+		f.Exit.Message = strings.ReplaceAll(f.Exit.Message, secret, "[credential]")
+	}
+	f.Calls, f.Upstream = c.calls(ctx, key, f)
+	if key.Attempt != "0" {
+		_ = c.persist(ctx, "reading earlier attempts", func() error {
+			all, err := c.store.Attempts(ctx, key.Rollout)
+			f.Before = plan.Count(all)
+			return err
+		})
+	}
+	v := plan.Judge(f)
+	c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &v.Outcome, Retry: v.Retry})
+	c.stats.ended(v)
+	if v.Outcome.Class != fulgur.OutcomeOK || v.Outcome.Reason == plan.ReasonNoCalls {
+		c.log.Info("an attempt ended", "rollout", key.Rollout, "attempt", key.Attempt, "class", v.Outcome.Class, "reason", v.Outcome.Reason, "retry", v.Retry, "message", v.Outcome.Message)
+	}
+	c.post(func() {
+		delete(c.byID, key.Rollout)
+		if v.Retry && end.stopped != plan.ReasonShutdown {
+			it := e.item
+			it.NotBefore = time.Now().Add(v.Delay)
+			c.queue.Add(it)
+		}
+	})
+}
+
+// report writes a phase. A refusal means that the rollout moved on without us.
+func (c *Controller) report(ctx context.Context, key plan.Key, r fulgur.AttemptReport) {
+	if c.mute.Load() {
+		return
+	}
+	err := c.persist(ctx, "reporting an attempt", func() error {
+		_, err := c.store.ReportAttempt(ctx, key.Rollout, key.Attempt, r)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		c.log.Info("a report was not taken", "rollout", key.Rollout, "attempt", key.Attempt, "phase", r.Phase, "err", err)
+	}
+}
+
+// calls counts an attempt's model calls, and says how the last one failed if
+// the model server was what failed it. The record is only read where the
+// gateway's counter is not enough.
+func (c *Controller) calls(ctx context.Context, key plan.Key, f plan.Facts) (n int, upstream string) {
+	n = -1
+	if c.gate != nil {
+		if a, err := c.gate.Activity(ctx, key.Rollout, key.Attempt); err == nil {
+			n = a.Calls
+		}
+	}
+	wentWell := f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0
+	if n > 0 && (wentWell || f.Stopped != "") {
+		return n, ""
+	}
+	all, err := c.store.Calls(ctx, key.Rollout, key.Attempt)
+	if err != nil {
+		return n, ""
+	}
+	if len(all) > 0 {
+		last := all[len(all)-1]
+		switch last.HTTPStatus {
+		case 502, 503, 504:
+			upstream = last.Error
+			if upstream == "" {
+				upstream = fmt.Sprintf("it was answered with status %d", last.HTTPStatus)
+			}
+		}
+	}
+	return max(n, len(all)), upstream
+}
+
+// observe looks at an attempt whose clock seems to have run out.
+func (c *Controller) observe(ctx context.Context, e *execution, key plan.Key, before plan.Seen) {
+	seen := plan.Seen{At: time.Now(), Held: before.Held, Last: before.Last}
+	err := func() error {
+		if c.gate != nil {
+			a, err := c.gate.Activity(ctx, key.Rollout, key.Attempt)
+			if err != nil {
+				return err
+			}
+			seen.Busy = a.InFlight > 0 || a.Held > before.Held
+			seen.Held = max(seen.Held, a.Held)
+			seen.Last = a.LastEnd
+		}
+		events, err := c.store.Events(ctx, key.Rollout, key.Attempt)
+		if err != nil {
+			return err
+		}
+		for _, ev := range events {
+			if ev.At.After(seen.Last) {
+				seen.Last = ev.At
+			}
+		}
+		return nil
+	}()
+	if err != nil {
+		// Nothing is ended on a guess: the gateway may be what is late.
+		c.log.Warn("an attempt's activity is not known; its clocks wait", "rollout", key.Rollout, "err", err)
+		pause(ctx, time.Second)
+		c.post(func() { e.observing = false })
+		return
+	}
+	c.post(func() { e.observing, e.Seen = false, seen })
+}
+
+// startFailure is the exit of an execution that never was.
+func startFailure(err error) plan.Exit {
+	x := plan.Exit{Code: -1, Failure: "spawn", Cause: plan.CausePermanent, Message: "the agent could not be started: " + err.Error()}
+	switch fulgur.KindOf(err) {
+	case fulgur.KindExhausted, fulgur.KindUnavailable, fulgur.KindTimeout, fulgur.KindCanceled:
+		x.Cause = plan.CauseTransient
+	case fulgur.KindInvalid, fulgur.KindTooLarge:
+		x.Failure, x.Message = "input", err.Error()
+	}
+	return x
+}
+
+// stoppedBy says whether a failed start is the shutdown's doing.
+func stoppedBy(ctx context.Context) string {
+	if ctx.Err() != nil {
+		return plan.ReasonShutdown
+	}
+	return ""
+}

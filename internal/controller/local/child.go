@@ -1,0 +1,218 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// forker starts processes from one thread that lives as long as it does: a
+// child's death signal is tied to the thread that made it.
+type forker struct {
+	jobs chan forkJob
+	done chan struct{}
+}
+
+type forkJob struct {
+	name  string
+	argv  []string
+	attr  *os.ProcAttr
+	reply chan forked
+}
+
+type forked struct {
+	proc *os.Process
+	err  error
+}
+
+func newForker() *forker {
+	f := &forker{jobs: make(chan forkJob), done: make(chan struct{})}
+	go f.run()
+	return f
+}
+
+func (f *forker) run() {
+	defer close(f.done)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread() // the thread goes back to the pool and lives on
+	for j := range f.jobs {
+		p, err := os.StartProcess(j.name, j.argv, j.attr)
+		j.reply <- forked{p, err}
+	}
+}
+
+func (f *forker) start(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+	reply := make(chan forked, 1)
+	f.jobs <- forkJob{name, argv, attr, reply}
+	r := <-reply
+	return r.proc, r.err
+}
+
+func (f *forker) close() {
+	close(f.jobs)
+	<-f.done
+}
+
+// spawnError says in our kinds what kept a process from starting.
+func spawnError(program, dir string, err error) error {
+	kind, msg := fulgur.KindInternal, "the system refused to start "+program
+	switch {
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+		kind, msg = fulgur.KindExhausted, "no process, memory, file or disk space is left to start "+program+": lower runner.slots or raise the limit"
+	case errors.Is(err, syscall.ETXTBSY):
+		kind, msg = fulgur.KindUnavailable, program+" is being written"
+	case errors.Is(err, syscall.E2BIG):
+		kind, msg = fulgur.KindTooLarge, "the agent's arguments and environment are larger than the system takes together: use agent.input file or stdin"
+	case errors.Is(err, syscall.ENOENT):
+		kind, msg = fulgur.KindNotFound, fmt.Sprintf("%s, its interpreter, or the folder %q is not there any more", program, dir)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.ENOEXEC):
+		kind, msg = fulgur.KindForbidden, program+" cannot be executed: is it a program for this machine, with the x bit?"
+	}
+	return fulgur.E(kind, "", msg, err)
+}
+
+// child is a process that leads a group of its own.
+type child struct {
+	pid    int
+	handle string
+	proc   *os.Process
+	mark   string
+
+	gone  chan struct{} // closed when it has exited and its group is dead
+	state *os.ProcessState
+
+	mu       sync.Mutex
+	reaped   bool
+	stopping bool
+	known    []ident // descendants seen when it was stopped
+}
+
+func newChild(p *os.Process, mark string) *child {
+	c := &child{pid: p.Pid, proc: p, mark: mark, gone: make(chan struct{})}
+	if birth, ok := born(p.Pid); ok {
+		c.handle = fmt.Sprintf("%s:%d:%d", bootID(), p.Pid, birth)
+	}
+	return c
+}
+
+// wait reaps the child and ends its tree. One goroutine calls it.
+func (c *child) wait() {
+	awaitExit(c.pid)
+	// While it is not reaped, its number is its own, and its group's too.
+	_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+	c.mu.Lock()
+	c.state, _ = c.proc.Wait()
+	c.reaped = true
+	stopping, known := c.stopping, c.known
+	c.mu.Unlock()
+	if runtime.GOOS != "linux" {
+		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+	}
+	for _, id := range known {
+		id.kill()
+	}
+	if stopping {
+		c.sweep()
+	}
+	close(c.gone)
+}
+
+// sweep ends what left the group and its ancestors, but not its environment.
+func (c *child) sweep() { killMarked(func(m string) bool { return m == c.mark }) }
+
+// stop ends the child: SIGTERM, and SIGKILL after the grace. It does not wait.
+func (c *child) stop(grace time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopping || c.reaped {
+		return
+	}
+	c.stopping = true
+	c.known = descendants(c.pid)
+	_ = syscall.Kill(-c.pid, syscall.SIGTERM)
+	go c.force(grace)
+}
+
+func (c *child) force(grace time.Duration) {
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case <-c.gone:
+		return
+	case <-t.C:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reaped {
+		return
+	}
+	c.known = append(c.known, descendants(c.pid)...)
+	_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+}
+
+// kill ends one process, if it still is the one that is meant.
+func (id ident) kill() {
+	p, err := os.FindProcess(id.pid) // a pidfd on Linux: it cannot come to mean another process
+	if err != nil {
+		return
+	}
+	defer func() { _ = p.Release() }()
+	if birth, ok := born(id.pid); ok && birth == id.birth {
+		_ = p.Signal(syscall.SIGKILL)
+	}
+}
+
+// killMarked ends all processes whose mark is taken, again until none is left:
+// one may fork while another is being ended.
+func killMarked(match func(mark string) bool) int {
+	n := 0
+	for range 8 {
+		found := marked(match)
+		if len(found) == 0 {
+			break
+		}
+		n += len(found)
+		for _, id := range found {
+			id.kill()
+		}
+	}
+	return n
+}
+
+// killHandle ends the group of a process of an earlier controller, if its
+// leader still is the one that the handle names.
+func killHandle(handle string) bool {
+	parts := strings.Split(handle, ":")
+	if len(parts) != 3 || parts[0] != bootID() {
+		return false
+	}
+	pid, err := strconv.Atoi(parts[1])
+	birth, err2 := strconv.ParseUint(parts[2], 10, 64)
+	if err != nil || err2 != nil || pid < 2 {
+		return false
+	}
+	if b, ok := born(pid); !ok || b != birth {
+		return false
+	}
+	below := descendants(pid)
+	_ = syscall.Kill(-pid, syscall.SIGKILL)
+	for _, id := range append(below, ident{pid, birth}) {
+		id.kill()
+	}
+	// Not our child, so it cannot be waited for: look until it is gone.
+	for range 400 {
+		if b, ok := born(pid); !ok || b != birth {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return true
+}

@@ -1,0 +1,227 @@
+// Package local runs agents as processes of this machine: one per attempt
+// (Processes), or long-lived workers that take rollouts one by one (Workers).
+//
+// Every agent is the leader of a process group of its own, and a whole tree is
+// ended with it: the group, what descends from it, and what carries its mark in
+// its environment (FULGUR_EXECUTION), so that a daemon that left group and
+// session is found too, also by the next controller after this one was killed.
+// On Linux the agent itself dies with the controller (PR_SET_PDEATHSIG). On
+// macOS a process's environment cannot be read: there the group and the
+// descendants are covered, daemons that left both are not.
+package local
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Keep says which files of attempts stay.
+type Keep string
+
+// The policies.
+const (
+	KeepFailures Keep = "failures" // of attempts that did not go well
+	KeepAll      Keep = "all"
+	KeepNone     Keep = "none"
+)
+
+// InputMode says how an agent gets its input beside its environment.
+type InputMode string
+
+// The input modes.
+const (
+	InputEnv   InputMode = ""      // by Options.Env alone
+	InputFile  InputMode = "file"  // as JSON in the file that FULGUR_INPUT_FILE names
+	InputStdin InputMode = "stdin" // as JSON on standard input
+)
+
+// Options say what to run, and how. The zero value of each but Command is good.
+type Options struct {
+	Command   []string          // program and arguments
+	Dir       string            // the agents' working folder, and where a relative program is; "": the current one
+	State     string            // folder for logs, inputs and workspaces; "": none is written
+	Env       map[string]string // NAME: literal, or a path such as input.question
+	Input     InputMode
+	Workspace bool          // a fresh folder per attempt under State as the working folder
+	Keep      Keep          // which workspaces and input files; "": failures
+	Logs      Keep          // which logs become files under State/logs; "": failures. They are held in memory until the agent has ended
+	LogCap    int           // bytes of output kept per attempt, beginning and end; 0: 1 MiB
+	Grace     time.Duration // between SIGTERM and SIGKILL; 0: 5 s
+	Environ   []string      // the parent's environment; nil: os.Environ()
+	Secrets   []string      // a variable that holds one of these is not passed on
+	Scope     string        // what the agents belong to, such as the store's address and the run; the same after a restart
+	Log       *slog.Logger  // nil: nothing is logged
+
+	orphans bool // tests: agents outlive their controller, as on macOS
+}
+
+const (
+	defaultLogCap = 1 << 20
+	defaultGrace  = 5 * time.Second
+	// maxVar is what Linux takes for one NAME=value with its final zero
+	// (MAX_ARG_STRLEN, 32 pages).
+	maxVar = 128 << 10
+	// markName is the variable by which an agent's processes are known:
+	// scope/holder/rollout/attempt, each part escaped.
+	markName = "FULGUR_EXECUTION"
+)
+
+// prepared are Options, checked and filled in.
+type prepared struct {
+	Options
+	program string
+	environ []string // of the parent, filtered
+	owner   string   // scope/holder: the marks' prefix
+}
+
+func (o Options) prepare() (*prepared, error) {
+	const op = "set up the local runner"
+	if len(o.Command) == 0 || o.Command[0] == "" {
+		return nil, fulgur.E(fulgur.KindInvalid, op, "no command: set agent.command to the program and its arguments", nil)
+	}
+	if o.State == "" && (o.Workspace || o.Input == InputFile) {
+		return nil, fulgur.E(fulgur.KindInvalid, op, "a workspace and an input file need a folder to be in", nil)
+	}
+	for _, k := range []*Keep{&o.Keep, &o.Logs} {
+		switch *k {
+		case "":
+			*k = KeepFailures
+		case KeepFailures, KeepAll, KeepNone:
+		default:
+			return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("%q is none of failures, all, none", *k), nil)
+		}
+	}
+	switch o.Input {
+	case InputEnv, InputFile, InputStdin:
+	default:
+		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("agent.input %q is none of env, file, stdin", o.Input), nil)
+	}
+	if o.LogCap <= 0 {
+		o.LogCap = defaultLogCap
+	}
+	if o.Grace <= 0 {
+		o.Grace = defaultGrace
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Environ == nil {
+		o.Environ = os.Environ()
+	}
+	for _, dir := range []*string{&o.Dir, &o.State} {
+		if *dir == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return nil, fulgur.E(fulgur.KindInvalid, op, "the folder "+*dir+" cannot be found", err)
+		}
+		*dir = abs
+	}
+	if st, err := os.Stat(o.Dir); o.Dir != "" && (err != nil || !st.IsDir()) {
+		return nil, fulgur.E(fulgur.KindInvalid, op, "the agents' working folder "+o.Dir+" is not there", err)
+	}
+	program := o.Command[0]
+	if strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
+		program = filepath.Join(o.Dir, program)
+	}
+	found, err := exec.LookPath(program)
+	if err == nil {
+		found, err = filepath.Abs(found)
+	}
+	if err != nil {
+		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the agent's command %q cannot be run: is it built, executable and on PATH?", o.Command[0]), err)
+	}
+	p := &prepared{Options: o, program: found, environ: filter(o.Environ, o.Secrets)}
+	scope := sha256.Sum256([]byte(o.Scope))
+	p.owner = hex.EncodeToString(scope[:8]) + "/" + rand.Text()[:12]
+	return p, nil
+}
+
+// filter drops what agents must not see: anything that holds a key of ours.
+func filter(environ, secrets []string) []string {
+	out := make([]string, 0, len(environ))
+next:
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "FULGUR_") && strings.Contains(name, "KEY") || name == markName {
+			continue
+		}
+		for _, s := range secrets {
+			if s != "" && strings.Contains(value, s) {
+				continue next
+			}
+		}
+		out = append(out, kv)
+	}
+	return out
+}
+
+// merge puts vars over the parent's environment. A value that the system would
+// refuse at exec is refused here, with its name and size.
+func (p *prepared) merge(vars ...map[string]string) ([]string, error) {
+	out := make([]string, 0, len(p.environ)+24)
+	has := func(name string) bool {
+		for _, m := range vars {
+			if _, ok := m[name]; ok {
+				return true
+			}
+		}
+		return false
+	}
+	for _, kv := range p.environ {
+		if name, _, _ := strings.Cut(kv, "="); !has(name) {
+			out = append(out, kv)
+		}
+	}
+	for i, m := range vars {
+	next:
+		for name, value := range m {
+			for _, later := range vars[i+1:] {
+				if _, ok := later[name]; ok {
+					continue next
+				}
+			}
+			if err := checkVar(name, value); err != nil {
+				return nil, err
+			}
+			out = append(out, name+"="+value)
+		}
+	}
+	return out, nil
+}
+
+func checkVar(name, value string) error {
+	switch {
+	case name == "" || strings.ContainsAny(name, "=\x00"):
+		return fulgur.E(fulgur.KindInvalid, "", fmt.Sprintf("%q is no name for an environment variable: correct agent.input.env", name), nil)
+	case strings.Contains(value, "\x00"):
+		return fulgur.E(fulgur.KindInvalid, "", fmt.Sprintf("the environment variable %s would hold a zero byte, which no system passes on: use agent.input file or stdin", name), nil)
+	case len(name)+len(value)+2 > maxVar:
+		return fulgur.E(fulgur.KindTooLarge, "", fmt.Sprintf("the environment variable %s would hold %d bytes; the system takes less than %d: use agent.input file or stdin", name, len(value), maxVar), nil)
+	}
+	return nil
+}
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$`)
+
+// fileName is a name for an attempt's files: its ids where they are fit for
+// one, else a hash of them (v1 takes any id).
+func fileName(rollout, attempt string) string {
+	if plainName.MatchString(rollout) && plainName.MatchString(attempt) {
+		return rollout + "." + attempt
+	}
+	sum := sha256.Sum256([]byte(rollout + "\x00" + attempt))
+	return "id-" + hex.EncodeToString(sum[:12])
+}

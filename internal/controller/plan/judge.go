@@ -1,0 +1,130 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Exit says how an execution ended, as its runner saw it.
+type Exit struct {
+	Code   int    // exit code; -1 if a signal or a failure ended it
+	Signal string // name of the signal that ended it
+	// Failure is the word for what went wrong beside or before the exit: "spawn",
+	// "input", "protocol", "error", "worker", …; "": it ran and exited.
+	Failure string
+	Cause   Cause         // whose fault Failure is
+	Message string        // what happened, for people; for "": Judge says it
+	Tail    string        // last lines of the log
+	Log     string        // path of the log, if it was kept
+	CPU     time.Duration // of the execution and the children it waited for
+}
+
+// Cause says whose fault a failure is.
+type Cause int
+
+// The causes.
+const (
+	CauseAgent     Cause = iota // the agent's own: it ends the rollout
+	CauseTransient              // not the agent's; another attempt may go better
+	CausePermanent              // not the agent's; another attempt would fail the same way
+)
+
+// Facts are what Judge looks at.
+type Facts struct {
+	Exit     Exit
+	Stopped  string        // the reason for which the controller stopped it; "": it did not
+	Calls    int           // on record; -1: not known
+	Upstream string        // error of the attempt's last call, if the model server failed it
+	Limit    time.Duration // what the clock was that Stopped names
+	Before   History
+	Limits   Limits
+}
+
+// History counts the rollout's earlier attempts.
+type History struct {
+	Failures int // infrastructure failures
+	Lost     int // ended by the death or the stop of a controller
+}
+
+// Verdict says how an attempt ends and what follows.
+type Verdict struct {
+	Outcome fulgur.Outcome
+	Retry   bool
+	Delay   time.Duration // before the next attempt
+}
+
+// Reasons of outcomes that Judge gives beside the reasons of stops.
+const (
+	ReasonExit     = "exit"     // a non-zero exit code
+	ReasonSignal   = "signal"   // a signal that the controller did not send
+	ReasonUpstream = "upstream" // failed after the model server had failed its last call
+	ReasonNoCalls  = "no_calls" // went well, but asked the model nothing
+	ReasonOK       = "ok"
+	ReasonLost     = "lost" // its controller died
+)
+
+// Judge says how the attempt ends. The reason of a stop wins over the exit code
+// that the kill left (a run killed for its timeout does not "exit with -9").
+func Judge(f Facts) Verdict {
+	out := fulgur.Outcome{Calls: max(f.Calls, 0)}
+	if f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code >= 0 {
+		code := f.Exit.Code
+		out.ExitCode = &code
+	}
+	end := func(class fulgur.OutcomeClass, reason, message string) Verdict {
+		out.Class, out.Reason, out.Message = class, reason, message
+		if f.Exit.Tail != "" && class != fulgur.OutcomeOK {
+			where := ""
+			if f.Exit.Log != "" {
+				where = " (" + f.Exit.Log + ")"
+			}
+			out.Message += "\nlast lines of its log" + where + ":\n" + f.Exit.Tail
+		}
+		return Verdict{Outcome: out}
+	}
+	switch f.Stopped {
+	case ReasonTimeout:
+		return end(fulgur.OutcomeAgent, f.Stopped, fmt.Sprintf("the agent had not ended after %s of active time (agent.timeout); its processes were killed", f.Limit))
+	case ReasonIdle:
+		return end(fulgur.OutcomeAgent, f.Stopped, fmt.Sprintf("the agent made no model call and posted no event for %s (agent.idle_timeout); its processes were killed", f.Limit))
+	case ReasonStartTimeout:
+		return retry(end(fulgur.OutcomeInfrastructure, f.Stopped, fmt.Sprintf("the agent was not running after %s (agent.start_timeout)", f.Limit)), f)
+	case ReasonShutdown:
+		v := end(fulgur.OutcomeInfrastructure, f.Stopped, "the controller was stopped; its next start goes on with a new attempt")
+		v.Retry = true
+		return v
+	case ReasonEnded:
+		return end(fulgur.OutcomeInfrastructure, f.Stopped, "the rollout was ended or deleted while its agent ran; its processes were killed")
+	}
+	switch {
+	case f.Exit.Failure != "" && f.Exit.Cause == CauseTransient:
+		return retry(end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message), f)
+	case f.Exit.Failure != "" && f.Exit.Cause == CausePermanent:
+		return end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message)
+	case f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0:
+		if f.Calls == 0 {
+			return end(fulgur.OutcomeOK, ReasonNoCalls, "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?")
+		}
+		return end(fulgur.OutcomeOK, ReasonOK, "")
+	case f.Upstream != "":
+		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent failed after the model server had failed its last call: "+f.Upstream), f)
+	case f.Exit.Failure != "":
+		return end(fulgur.OutcomeAgent, f.Exit.Failure, f.Exit.Message)
+	case f.Exit.Signal != "":
+		return end(fulgur.OutcomeAgent, ReasonSignal, "the agent was ended by signal "+f.Exit.Signal)
+	}
+	return end(fulgur.OutcomeAgent, ReasonExit, fmt.Sprintf("the agent exited with code %d", f.Exit.Code))
+}
+
+// retry grants another attempt while the budget lasts.
+func retry(v Verdict, f Facts) Verdict {
+	if f.Before.Failures >= f.Limits.Retries {
+		v.Outcome.Message += fmt.Sprintf(" (attempt %d of %d: no retry is left)", f.Before.Failures+1, f.Limits.Retries+1)
+		return v
+	}
+	v.Retry = true
+	v.Delay = min(f.Limits.Backoff<<min(f.Before.Failures, 20), MaxBackoff)
+	return v
+}

@@ -1,0 +1,88 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// Stats is what a controller has done, and does.
+type Stats struct {
+	Queued   int            // rollouts that wait, with those in a back-off
+	Starting int            // executions that do not run yet
+	Running  int            //
+	Started  int64          // executions that ran
+	Retries  int64          // attempts that another one follows
+	Outcomes map[string]int // ended attempts by "class/reason"
+	StartP50 time.Duration  // from the rollout's creation to its first process, of the last 1024 starts
+	StartP90 time.Duration
+}
+
+// stats gathers them.
+type stats struct {
+	mu      sync.Mutex
+	now     Stats
+	latency []time.Duration // ring
+	next    int
+}
+
+const latencies = 1024
+
+func (s *stats) gauges(queued, starting, running int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.Queued, s.now.Starting, s.now.Running = queued, starting, running
+}
+
+// started counts a start; a negative latency is not known.
+func (s *stats) started(latency time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.Started++
+	switch {
+	case latency < 0:
+	case len(s.latency) < latencies:
+		s.latency = append(s.latency, latency)
+	default:
+		s.latency[s.next%latencies] = latency
+		s.next++
+	}
+}
+
+func (s *stats) ended(v plan.Verdict) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now.Outcomes == nil {
+		s.now.Outcomes = map[string]int{}
+	}
+	s.now.Outcomes[string(v.Outcome.Class)+"/"+v.Outcome.Reason]++
+	if v.Retry {
+		s.now.Retries++
+	}
+}
+
+func (s *stats) snapshot() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.now
+	out.Outcomes = maps.Clone(s.now.Outcomes)
+	if n := len(s.latency); n > 0 {
+		sorted := slices.Sorted(slices.Values(s.latency))
+		out.StartP50, out.StartP90 = sorted[n/2], sorted[n*9/10]
+	}
+	return out
+}
+
+// gauges publishes the loop's numbers.
+func (c *Controller) gauges() {
+	starting := 0
+	for _, e := range c.slots {
+		if e.Phase != "running" {
+			starting++
+		}
+	}
+	c.stats.gauges(c.queue.Len(), starting, len(c.slots)-starting)
+}
