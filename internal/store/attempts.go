@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// OpenAttempt opens the rollout's next attempt, in phase waiting, with its
+// credential, and moves a queuing rollout to running. Asked again before the
+// attempt has started, it returns the same attempt with a new credential: the
+// old one is void. KindConflict if the rollout has ended, its last attempt
+// still runs, or a v1 controller runs it.
+func (s *Store) OpenAttempt(ctx context.Context, id fulgur.RolloutID) (out fulgur.OpenedAttempt, err error) {
+	const op = "open attempt"
+	secret := make([]byte, 24)
+	if _, err := io.ReadFull(s.opts.Rand, secret); err != nil {
+		return out, fulgur.E(fulgur.KindInternal, op, "", err)
+	}
+	credential := credentialPrefix + base64.RawURLEncoding.EncodeToString(secret)
+	sum := sha256.Sum256([]byte(credential))
+	err = s.do(ctx, op, func(b *batch) error {
+		e, err := b.get(op, id)
+		if err != nil {
+			return err
+		}
+		last := e.last()
+		switch {
+		case e.State.Terminal():
+			return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("rollout %s has ended (%s)", id, e.State), nil)
+		case last == nil && e.State == fulgur.Running:
+			return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("rollout %s is run by a v1 controller", id), nil)
+		case last != nil && last.Phase != fulgur.PhaseWaiting && last.Phase != fulgur.PhaseEnded:
+			return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("attempt %s of rollout %s is %s: report its end first", last.ID, id, last.Phase), nil)
+		}
+		e = e.clone()
+		if last = e.last(); last != nil && last.Phase == fulgur.PhaseWaiting {
+			b.revoked = append(b.revoked, last.cred)
+			delete(b.creds, last.cred)
+			last.cred = sum
+		} else {
+			e.attempts = append(e.attempts, attempt{cred: sum, Attempt: fulgur.Attempt{
+				Rollout: id, ID: fulgur.AttemptID(strconv.Itoa(len(e.attempts))), Phase: fulgur.PhaseWaiting}})
+			last = e.last()
+		}
+		b.creds[sum] = owner{rollout: id, attempt: last.ID}
+		b.touch(e)
+		if e.State == fulgur.Queuing {
+			e.State = fulgur.Running
+		}
+		if e.LastAttempt != last.ID {
+			e.LastAttempt = last.ID
+			e.Version++
+		}
+		b.put(e, fulgur.ChangeAttempt, last.ID, last.Phase)
+		out = fulgur.OpenedAttempt{Attempt: last.Attempt, Credential: credential}
+		return nil
+	})
+	return out, err
+}
+
+// rank orders the phases; -1 for what is none.
+func rank(p fulgur.Phase) int {
+	switch p {
+	case fulgur.PhaseWaiting:
+		return 0
+	case fulgur.PhaseStarting:
+		return 1
+	case fulgur.PhaseRunning:
+		return 2
+	case fulgur.PhaseGrading:
+		return 3
+	case fulgur.PhaseEnded:
+		return 4
+	}
+	return -1
+}
+
+// ReportAttempt moves an attempt forward. Phases only go forward: a report of
+// an earlier or the same phase changes nothing, and the first outcome stays.
+// PhaseEnded without Retry ends the rollout: succeeded if the class is ok, else
+// failed. KindNotFound for an unknown attempt, KindInvalid for an end without
+// outcome.
+func (s *Store) ReportAttempt(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID, r fulgur.AttemptReport) (out fulgur.Rollout, err error) {
+	const op = "report attempt"
+	if rank(r.Phase) < 0 {
+		return out, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("phase %q is none of waiting, starting, running, grading, ended", r.Phase), nil)
+	}
+	if r.Phase == fulgur.PhaseEnded && (r.Outcome == nil || r.Outcome.Class == "") {
+		return out, fulgur.E(fulgur.KindInvalid, op, "an attempt that ended needs an outcome with its class", nil)
+	}
+	err = s.do(ctx, op, func(b *batch) error {
+		e, err := b.get(op, id)
+		if err != nil {
+			return err
+		}
+		a := e.find(aid)
+		if a == nil {
+			return unknownAttempt(op, id, aid)
+		}
+		if rank(r.Phase) <= rank(a.Phase) {
+			out = e.Rollout
+			return nil
+		}
+		e = e.clone()
+		a = e.find(aid) // not ended, so it is the last one
+		if r.Handle != "" {
+			a.Handle = r.Handle
+		}
+		if r.Runner != "" {
+			a.Runner = r.Runner
+		}
+		if r.Holder != "" {
+			a.Holder = r.Holder
+		}
+		now := b.now
+		if a.StartedAt == nil && (r.Phase == fulgur.PhaseRunning || r.Phase == fulgur.PhaseGrading) {
+			a.StartedAt = &now
+		}
+		if r.Phase == fulgur.PhaseEnded {
+			b.endAttempt(e, *r.Outcome)
+			if !r.Retry {
+				state := fulgur.Failed
+				if r.Outcome.Class == fulgur.OutcomeOK {
+					state = fulgur.Succeeded
+				}
+				b.finish(e, state, *r.Outcome)
+			}
+		} else {
+			a.Phase = r.Phase
+			b.touch(e)
+			b.put(e, fulgur.ChangeAttempt, a.ID, a.Phase)
+		}
+		out = e.Rollout
+		return nil
+	})
+	return out, err
+}
+
+// Attempts returns a rollout's attempts, in order.
+func (s *Store) Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error) {
+	const op = "list attempts"
+	e, err := s.entry(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	list := e.attempts
+	if e.State.Terminal() {
+		rows, err := s.queries.tries.QueryContext(ctx, e.num)
+		if err != nil {
+			return nil, s.fail(op, err)
+		}
+		if list, err = scanAttempts(rows); err != nil {
+			return nil, s.fail(op, err)
+		}
+	}
+	out := make([]fulgur.Attempt, len(list))
+	for i := range list {
+		out[i] = list[i].Attempt
+	}
+	return out, nil
+}
+
+func unknownAttempt(op string, id fulgur.RolloutID, a fulgur.AttemptID) error {
+	return fulgur.E(fulgur.KindNotFound, op, fmt.Sprintf("rollout %s has no attempt %q", id, a), nil)
+}
+
+// number returns a visible rollout's key.
+func (s *Store) number(ctx context.Context, op string, id fulgur.RolloutID) (num int64, err error) {
+	s.mu.RLock()
+	e := s.live.open[id]
+	s.mu.RUnlock()
+	if e != nil {
+		return e.num, nil
+	}
+	err = s.queries.num.QueryRowContext(ctx, string(id)).Scan(&num)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, notFound(op, id)
+	}
+	return num, s.fail(op, err)
+}

@@ -1,0 +1,115 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// AppendCall records a call and sets its Seq and, if it is empty, its Run. It
+// returns when the call is on record. A call of an attempt that has ended is
+// recorded too: what was sampled is never lost. KindNotFound for an unknown
+// rollout ("" is a call outside of one), KindConflict for a call id that is on record,
+// KindExhausted for a full disk.
+func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
+	const op = "append call"
+	if c.ID == "" {
+		return fulgur.E(fulgur.KindInvalid, op, "the call's id is missing", nil)
+	}
+	row, err := s.codec.encode(c)
+	if err != nil {
+		return fulgur.E(fulgur.KindInvalid, op, "the call cannot be recorded", err)
+	}
+	var run fulgur.RunID
+	err = s.do(ctx, op, func(b *batch) error {
+		if c.Rollout != "" {
+			e, err := b.get(op, c.Rollout)
+			if err != nil {
+				return err
+			}
+			row.num, run = e.num, e.Run
+		}
+		row.seq = b.next()
+		b.calls = append(b.calls, row)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.Seq = row.seq
+	if c.Run == "" {
+		c.Run = run
+	}
+	return nil
+}
+
+// Calls returns the calls of an attempt ("": of all) in order of arrival: by
+// attempt, then by index.
+func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID) ([]fulgur.Call, error) {
+	const op = "list calls"
+	num, err := s.number(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	var rows *sql.Rows
+	if aid == "" {
+		rows, err = s.queries.callsAll.QueryContext(ctx, num)
+	} else {
+		rows, err = s.queries.callsOf.QueryContext(ctx, num, string(aid))
+	}
+	if err != nil {
+		return nil, s.fail(op, err)
+	}
+	defer rows.Close()
+	var out []fulgur.Call
+	for rows.Next() {
+		c, err := s.scanCall(rows)
+		if err != nil {
+			return nil, s.fail(op, err)
+		}
+		out = append(out, c)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, s.fail(op, err)
+	}
+	slices.SortStableFunc(out, func(a, b fulgur.Call) int {
+		return cmp.Or(cmp.Compare(len(a.Attempt), len(b.Attempt)), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.Index, b.Index))
+	})
+	return out, nil
+}
+
+// Call returns one call, also of a rollout that was deleted.
+func (s *Store) Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error) {
+	const op = "get call"
+	c, err := s.scanCall(s.queries.callByID.QueryRowContext(ctx, string(id)))
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, fulgur.E(fulgur.KindNotFound, op, "Call not found: "+string(id), nil)
+	}
+	return c, s.fail(op, err)
+}
+
+func (s *Store) scanCall(row scanner) (c fulgur.Call, err error) {
+	var (
+		seq, started, latency                 int64
+		rollout, run                          sql.NullString
+		id, attempt, mode, fate               string
+		meta, prompt, sampled, probs, content sql.RawBytes
+	)
+	dest := []any{&seq, &id, &rollout, &run, &attempt, &c.Index, &mode, &c.HTTPStatus, &fate, &c.Trainable, &started, &latency}
+	if _, ok := row.(*sql.Rows); ok {
+		err = row.Scan(append(dest, &meta, &prompt, &sampled, &probs, &content)...)
+	} else { // RawBytes need rows
+		err = row.Scan(append(dest, (*[]byte)(&meta), (*[]byte)(&prompt), (*[]byte)(&sampled), (*[]byte)(&probs), (*[]byte)(&content))...)
+	}
+	if err != nil {
+		return c, err
+	}
+	c.Seq, c.ID, c.Rollout, c.Run, c.Attempt = fulgur.Seq(seq), fulgur.CallID(id), fulgur.RolloutID(rollout.String), fulgur.RunID(run.String), fulgur.AttemptID(attempt)
+	c.Mode, c.Fate, c.StartedAt, c.Latency = fulgur.Mode(mode), fulgur.Fate(fate), fromMicros(started), time.Duration(latency)
+	return c, s.codec.decode(&c, meta, prompt, sampled, probs, content)
+}

@@ -1,0 +1,42 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Driver is the small SQL seam: what differs between databases. The queries
+// are the store's, written with ? as placeholder in the common part of SQL
+// (upserts with ON CONFLICT, partial indexes, no RETURNING).
+type Driver interface {
+	// Name is the driver's name, as in "sqlite:PATH".
+	Name() string
+
+	// Open opens the database, creates it if it is absent, and makes sure that
+	// no other store writes to it. write is used on one connection; read may be
+	// used on many at once and sees what write committed. Errors are
+	// *fulgur.Error: a locked database is KindConflict, a damaged one
+	// KindInternal, with what to do next.
+	Open(ctx context.Context) (write, read *sql.DB, err error)
+
+	// Close lets go of what Open took beside the two handles (locks, files).
+	// It is called once, after the handles are closed.
+	Close() error
+
+	// Migrations are the schema's steps, in order, each a script that runs in
+	// one transaction. Released steps are never edited, only followed.
+	Migrations() []string
+
+	// Rebind turns ? into the database's placeholders.
+	Rebind(query string) string
+
+	// Begin is the statement that opens a writing transaction.
+	Begin() string
+
+	// Kind says what an error of the database means: KindExhausted for a full
+	// disk, KindConflict for a broken unique constraint, KindUnavailable for a
+	// lock that may go away, else KindInternal.
+	Kind(err error) fulgur.Kind
+}
