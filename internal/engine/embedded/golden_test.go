@@ -2,9 +2,10 @@ package embedded
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -174,38 +175,69 @@ func goldenGradient(t *testing.T, e *Engine, g *golden, dir string) {
 	}
 }
 
+// tossUps counts the weights whose gradient is smaller than float32's error in
+// it. Adam's first step moves a weight by the learning rate whatever its
+// gradient's size, so the sign of such a one is luck, in PyTorch's float32 too, and
+// what follows from it differs. Gradients that are exactly 0 are safe.
+func tossUps(t *testing.T, e *Engine, dir string) map[string]int {
+	t.Helper()
+	grads, _, err := weights.ReadFile(os.DirFS(dir), "grads.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := map[string]int{}
+	for _, x := range grads {
+		var sum float64
+		for _, v := range x.Data {
+			sum += float64(v) * float64(v)
+		}
+		typical := math.Sqrt(sum / float64(len(x.Data)))
+		for _, v := range x.Data {
+			if v != 0 && math.Abs(float64(v)) < 5e-6*typical {
+				n[x.Name]++
+				n[""]++
+			}
+		}
+	}
+	return n
+}
+
 func goldenAdamW(t *testing.T, e *Engine, g *golden, i int, dir string) {
 	ctx, a := context.Background(), g.AdamW[i]
+	luck := tossUps(t, e, dir)
+	wide := 1.0
+	if luck[""] > 0 {
+		wide = 10
+		t.Logf("weights whose sign is luck: %v", luck)
+	}
 	for step := range 4 {
 		res, err := e.ForwardBackward(ctx, g.data(), engine.Loss{Name: engine.CrossEntropy})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if step == 3 {
-			goldentest.Tolerance{Rel: 2e-5}.Check(t, "objective after 3 steps", -res.Loss, a.Objective3)
+			goldentest.Tolerance{Rel: 2e-5 * wide}.Check(t, "objective after 3 steps", -res.Loss, a.Objective3)
 			break
 		}
-		goldentest.Tolerance{Rel: 2e-5}.Check(t, "objective", -res.Loss, a.Objectives[step])
+		goldentest.Tolerance{Rel: 2e-5 * wide}.Check(t, "objective", -res.Loss, a.Objectives[step])
 		s, err := e.OptimStep(ctx, engine.AdamW{LearningRate: a.LR, Beta1: a.Betas[0], Beta2: a.Betas[1], Eps: a.Eps, WeightDecay: a.WeightDecay, ClipNorm: a.Clip})
 		if err != nil {
 			t.Fatal(err)
 		}
-		rel := 2e-4
+		rel := 2e-4 * wide
 		if step == 0 {
 			rel = 1e-5
-			checkStats(t, e, a.After1, 10*a.MaxAbs1)
+			checkStats(t, e, a.After1, max(10*a.MaxAbs1, (wide-1)/50*a.LR), a.LR, luck)
 		}
 		goldentest.Tolerance{Rel: rel}.Check(t, "gradient norm", s.GradNorm, a.GradNorms[step])
 	}
-	checkStats(t, e, a.After3, 10*a.MaxAbs3)
+	maxAbs := max(10*a.MaxAbs3, (wide-1)/50*a.LR)
+	checkStats(t, e, a.After3, maxAbs, 3*a.LR, luck)
 	after, _, err := weights.ReadFile(os.DirFS(dir), "after3.safetensors")
-	if os.IsNotExist(err) || a.Eps != 1e-8 || a.WeightDecay != 0.1 {
-		return
+	if errors.Is(err, fs.ErrNotExist) || a.Eps != 1e-8 || a.WeightDecay != 0.1 {
+		return // the file is an optional part, and of this setting
 	}
 	if err != nil {
-		if _, serr := os.Stat(filepath.Join(dir, "after3.safetensors")); os.IsNotExist(serr) {
-			return // an optional part
-		}
 		t.Fatal(err)
 	}
 	for _, got := range e.layout.split("", e.train.w) {
@@ -214,12 +246,12 @@ func goldenAdamW(t *testing.T, e *Engine, g *golden, i int, dir string) {
 			t.Fatal(err)
 		}
 		for j, v := range x {
-			goldentest.Tolerance{Abs: 10 * a.MaxAbs3}.Check(t, "weight of "+got.Name, float64(got.Data[j]), float64(v))
+			goldentest.Tolerance{Abs: maxAbs}.Check(t, "weight of "+got.Name, float64(got.Data[j]), float64(v))
 		}
 	}
 }
 
-func checkStats(t *testing.T, e *Engine, want map[string]goldenStats, maxAbs float64) {
+func checkStats(t *testing.T, e *Engine, want map[string]goldenStats, maxAbs, moved float64, luck map[string]int) {
 	t.Helper()
 	for _, x := range e.layout.split("", e.train.w) {
 		w, ok := want[x.Name]
@@ -234,7 +266,7 @@ func checkStats(t *testing.T, e *Engine, want map[string]goldenStats, maxAbs flo
 			size += math.Abs(float64(v))
 		}
 		goldentest.Tolerance{Rel: 1e-4}.Check(t, "norm of "+x.Name, math.Sqrt(norm), w.Norm)
-		goldentest.Tolerance{Abs: 1e-4 * size}.Check(t, "sum of "+x.Name, sum, w.Sum)
+		goldentest.Tolerance{Abs: 1e-4*size + 2*moved*float64(luck[x.Name])}.Check(t, "sum of "+x.Name, sum, w.Sum)
 		n := len(x.Data)
 		got := slices.Concat(x.Data[:4], x.Data[n-4:])
 		for i, v := range slices.Concat(w.First4, w.Last4) {
