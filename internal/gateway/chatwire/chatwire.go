@@ -1,0 +1,179 @@
+// Package chatwire holds the JSON of OpenAI's chat and text completions as
+// clients and servers of today write it, with vLLM's additions (token ids,
+// prompt token ids) and Fulgur's one (policy_version): structs to read, append
+// functions to write. Conversion to and from call lives in dialects and
+// samplers.
+package chatwire
+
+import "encoding/json"
+
+// Request is a chat completions request, as far as it is read. Fields whose
+// type clients vary are raw.
+type Request struct {
+	Model               string          `json:"model"`
+	Messages            []Message       `json:"messages"`
+	Tools               []Tool          `json:"tools"`
+	ToolChoice          json.RawMessage `json:"tool_choice"`
+	ResponseFormat      *ResponseFormat `json:"response_format"`
+	Stream              *bool           `json:"stream"`
+	StreamOptions       *StreamOptions  `json:"stream_options"`
+	N                   *int            `json:"n"`
+	Temperature         *float64        `json:"temperature"`
+	TopP                *float64        `json:"top_p"`
+	TopK                *int            `json:"top_k"`
+	MinP                *float64        `json:"min_p"`
+	MaxTokens           *int            `json:"max_tokens"`
+	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	Stop                json.RawMessage `json:"stop"` // string or list of strings
+	Seed                *int64          `json:"seed"`
+	FrequencyPenalty    *float64        `json:"frequency_penalty"`
+	PresencePenalty     *float64        `json:"presence_penalty"`
+	RepetitionPenalty   *float64        `json:"repetition_penalty"`
+	LogitBias           json.RawMessage `json:"logit_bias"`
+	LogProbs            *bool           `json:"logprobs"`
+	TopLogProbs         *int            `json:"top_logprobs"`
+	ReturnTokenIDs      *bool           `json:"return_token_ids"`
+}
+
+// StreamOptions are the options of a streamed answer.
+type StreamOptions struct {
+	IncludeUsage bool `json:"include_usage"`
+}
+
+// ResponseFormat constrains the answer's form.
+type ResponseFormat struct {
+	Type string `json:"type"` // text, json_object, json_schema
+}
+
+// Message is a message of a request or an answer. Content is a string, a list
+// of blocks, or null.
+type Message struct {
+	Role             string          `json:"role"`
+	Content          json.RawMessage `json:"content"`
+	ReasoningContent string          `json:"reasoning_content"`
+	Reasoning        string          `json:"reasoning"`
+	ToolCalls        []ToolCall      `json:"tool_calls"`
+	ToolCallID       string          `json:"tool_call_id"`
+	Name             string          `json:"name"`
+}
+
+// Block is one block of a message's content.
+type Block struct {
+	Type    string `json:"type"`
+	Text    string `json:"text"`
+	Refusal string `json:"refusal"`
+}
+
+// ToolCall is a tool call of a message or, with Index, a piece of one.
+type ToolCall struct {
+	Index    int    `json:"index"`
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// Tool is a tool that the client offers.
+type Tool struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Parameters  json.RawMessage `json:"parameters"`
+	} `json:"function"`
+}
+
+// Answer is a chat completion, or a chunk of one.
+type Answer struct {
+	ID             string          `json:"id"`
+	Object         string          `json:"object"`
+	Created        int64           `json:"created"`
+	Model          string          `json:"model"`
+	Choices        []Choice        `json:"choices"`
+	Usage          json.RawMessage `json:"usage"` // see Usage; servers differ in what they put here
+	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"`
+	Error          json.RawMessage `json:"error"`
+}
+
+// Choice is one answer; Message is set in whole answers, Delta in chunks.
+type Choice struct {
+	Index          int             `json:"index"`
+	Message        *Message        `json:"message"`
+	Delta          *Message        `json:"delta"`
+	FinishReason   string          `json:"finish_reason"`
+	LogProbs       *LogProbs       `json:"logprobs"`
+	TokenIDs       json.RawMessage `json:"token_ids"`
+	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"`
+}
+
+// LogProbs are the log probs of a choice, one item per sampled token.
+type LogProbs struct {
+	Content []LogProb `json:"content"`
+}
+
+// LogProb is that of one token, raw: a null or a word is not 0.
+type LogProb struct {
+	LogProb json.RawMessage `json:"logprob"`
+}
+
+// Usage counts tokens.
+type Usage struct {
+	PromptTokens        int `json:"prompt_tokens"`
+	CompletionTokens    int `json:"completion_tokens"`
+	TotalTokens         int `json:"total_tokens"`
+	PromptTokensDetails *struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// ErrorBody is the shape of an error answer.
+type ErrorBody struct {
+	Error struct {
+		Message string          `json:"message"`
+		Type    string          `json:"type"`
+		Code    json.RawMessage `json:"code"`
+	} `json:"error"`
+}
+
+// CompletionRequest is a text completions request whose prompt is token ids.
+type CompletionRequest struct {
+	Model          string         `json:"model"`
+	Prompt         []int32        `json:"prompt"`
+	MaxTokens      *int           `json:"max_tokens"`
+	Temperature    *float64       `json:"temperature"`
+	TopP           float64        `json:"top_p"`
+	TopK           int            `json:"top_k"`
+	Seed           *int64         `json:"seed"`
+	StopTokenIDs   []int32        `json:"stop_token_ids"`
+	Stream         bool           `json:"stream"`
+	StreamOptions  *StreamOptions `json:"stream_options"`
+	LogProbs       *int           `json:"logprobs"`
+	ReturnTokenIDs bool           `json:"return_token_ids"`
+	N              int            `json:"n"`
+	CacheKey       string         `json:"prompt_cache_key"`
+}
+
+// Completion is a text completion, or a chunk of one. PolicyVersion is
+// Fulgur's: the version that the choice's tokens come from.
+type Completion struct {
+	Choices []CompletionChoice `json:"choices"`
+	Usage   *Usage             `json:"usage"`
+	Error   json.RawMessage    `json:"error"`
+}
+
+// CompletionChoice is a choice of a Completion.
+type CompletionChoice struct {
+	Index          int                 `json:"index"`
+	FinishReason   string              `json:"finish_reason"`
+	LogProbs       *CompletionLogProbs `json:"logprobs"`
+	TokenIDs       []int32             `json:"token_ids"`
+	PromptTokenIDs []int32             `json:"prompt_token_ids"`
+	PolicyVersion  *int64              `json:"policy_version"`
+}
+
+// CompletionLogProbs are those of a completion.
+type CompletionLogProbs struct {
+	TokenLogProbs []*float64 `json:"token_logprobs"`
+}

@@ -1,0 +1,223 @@
+package chatwire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+)
+
+// Field is a value to put at a top-level key of a JSON object.
+type Field struct {
+	Key   string
+	Value []byte // JSON
+}
+
+// member is a top-level member of an object: where its value stands.
+type member struct {
+	key        string
+	start, end int // of the value
+}
+
+// ErrNotObject is returned for JSON that is not an object.
+var ErrNotObject = errors.New("not a JSON object")
+
+// members lists the top-level members of valid JSON, and where its closing
+// brace stands.
+func members(body []byte) ([]member, int, error) {
+	i := space(body, 0)
+	if i >= len(body) || body[i] != '{' {
+		return nil, 0, ErrNotObject
+	}
+	var out []member
+	i = space(body, i+1)
+	for i < len(body) && body[i] != '}' {
+		if body[i] == ',' {
+			i = space(body, i+1)
+			continue
+		}
+		k := value(body, i)
+		if k <= i || body[i] != '"' {
+			return nil, 0, ErrNotObject
+		}
+		var key string
+		if raw := body[i+1 : k-1]; bytes.IndexByte(raw, '\\') < 0 {
+			key = string(raw)
+		} else if json.Unmarshal(body[i:k], &key) != nil {
+			return nil, 0, ErrNotObject
+		}
+		i = space(body, k)
+		if i >= len(body) || body[i] != ':' {
+			return nil, 0, ErrNotObject
+		}
+		i = space(body, i+1)
+		end := value(body, i)
+		if end <= i {
+			return nil, 0, ErrNotObject
+		}
+		out = append(out, member{key, i, end})
+		i = space(body, end)
+	}
+	if i >= len(body) {
+		return nil, 0, ErrNotObject
+	}
+	return out, i, nil
+}
+
+func space(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// value returns the end of the JSON value that starts at i, or i.
+func value(b []byte, i int) int {
+	depth := 0
+	for j := i; j < len(b); {
+		switch b[j] {
+		case '"':
+			j = stringEnd(b, j)
+			if depth == 0 {
+				return j
+			}
+		case '{', '[':
+			depth++
+			j++
+		case '}', ']':
+			if depth == 0 {
+				return j
+			}
+			if depth--; depth == 0 {
+				return j + 1
+			}
+			j++
+		case ',', ':', ' ', '\n', '\t', '\r':
+			if depth == 0 {
+				return j
+			}
+			j++
+		default:
+			j++
+		}
+	}
+	return len(b)
+}
+
+// stringEnd returns the position behind the string that starts at i.
+func stringEnd(b []byte, i int) int {
+	for j := i + 1; j < len(b); j++ {
+		switch b[j] {
+		case '\\':
+			j++
+		case '"':
+			return j + 1
+		}
+	}
+	return len(b)
+}
+
+// Get returns the raw value of a top-level key of valid JSON (the last one, as
+// parsers take it), nil if it is not there.
+func Get(body []byte, key string) []byte {
+	ms, _, err := members(body)
+	if err != nil {
+		return nil
+	}
+	for i := len(ms) - 1; i >= 0; i-- {
+		if ms[i].key == key {
+			return body[ms[i].start:ms[i].end]
+		}
+	}
+	return nil
+}
+
+// Duplicate returns the first top-level key that stands twice, "" if none does.
+func Duplicate(body []byte) string {
+	ms, _, err := members(body)
+	if err != nil {
+		return ""
+	}
+	for i, m := range ms {
+		for _, o := range ms[:i] {
+			if o.key == m.key {
+				return m.key
+			}
+		}
+	}
+	return ""
+}
+
+// Splice returns the valid JSON object body with the given top-level fields set,
+// every other byte as it was: key order, spacing, big numbers and odd strings
+// survive. New keys are added at the end. body is not changed.
+func Splice(body []byte, fields ...Field) ([]byte, error) {
+	ms, brace, err := members(body)
+	if err != nil {
+		return nil, err
+	}
+	size := len(body)
+	for _, f := range fields {
+		size += len(f.Key) + len(f.Value) + 4
+	}
+	out := make([]byte, 0, size)
+	at := 0
+	done := make([]bool, len(fields))
+	for _, m := range ms {
+		for i, f := range fields {
+			if f.Key != m.key {
+				continue
+			}
+			out = append(out, body[at:m.start]...)
+			out = append(out, f.Value...)
+			at = m.end
+			done[i] = true
+		}
+	}
+	out = append(out, body[at:brace]...)
+	first := len(ms) == 0
+	for i, f := range fields {
+		if done[i] {
+			continue
+		}
+		if !first {
+			out = append(out, ',')
+		}
+		first = false
+		out = AppendString(out, f.Key)
+		out = append(out, ':')
+		out = append(out, f.Value...)
+	}
+	return append(out, body[brace:]...), nil
+}
+
+// Finite returns JSON in which the words NaN, Infinity and -Infinity, which
+// Python's encoder writes and JSON does not have, are null; other bytes stay.
+// It returns body itself if there is nothing to do.
+func Finite(body []byte) []byte {
+	if !bytes.Contains(body, []byte("NaN")) && !bytes.Contains(body, []byte("Infinity")) {
+		return body
+	}
+	out := make([]byte, 0, len(body))
+	for i := 0; i < len(body); {
+		if body[i] == '"' {
+			end := stringEnd(body, i)
+			out = append(out, body[i:end]...)
+			i = end
+			continue
+		}
+		n := 0
+		for _, w := range [...]string{"NaN", "Infinity", "-Infinity"} {
+			if bytes.HasPrefix(body[i:], []byte(w)) {
+				n = len(w)
+			}
+		}
+		if n > 0 {
+			out = append(out, "null"...)
+			i += n
+			continue
+		}
+		out = append(out, body[i])
+		i++
+	}
+	return out
+}

@@ -1,0 +1,163 @@
+package gateway
+
+import (
+	"hash/fnv"
+	"math"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+)
+
+// decision is what a call is sampled with, and how that differs from what the
+// run trains on.
+type decision struct {
+	sampling    fulgur.Sampling
+	force       bool // the temperature is not the client's
+	cap         int  // most tokens, 0: none
+	offContract bool
+}
+
+// decide fixes a call's sampling. A run fixes the temperature and caps the
+// tokens; the harness's other wishes are honoured, and those that make the
+// distribution another one than the run trains on mark the call. Where no run
+// fixes anything, the server's temperature of the mode is forced, as v1 does.
+func decide(req *call.Request, spec *fulgur.RolloutSpec, mode fulgur.Mode, index int, train, val *float64) decision {
+	w := req.Wishes
+	d := decision{sampling: fulgur.Sampling{Temperature: 1, Stop: w.Stop}}
+	s := &d.sampling
+	if w.Temperature != nil {
+		s.Temperature = *w.Temperature
+	}
+	if w.TopP != nil {
+		s.TopP = *w.TopP
+	}
+	if w.TopK != nil && *w.TopK > 0 {
+		s.TopK = *w.TopK
+	}
+	if w.MaxTokens != nil {
+		s.MaxTokens = *w.MaxTokens
+	}
+	switch {
+	case spec == nil:
+		if w.Seed != nil {
+			s.Seed = uint64(*w.Seed) & math.MaxInt64
+		}
+	case spec.Sampling != nil:
+		fixed := spec.Sampling
+		s.Temperature, d.force = fixed.Temperature, true
+		if d.cap = fixed.MaxTokens; d.cap > 0 && (s.MaxTokens == 0 || s.MaxTokens > d.cap) {
+			s.MaxTokens = d.cap
+		}
+		if w.TopP == nil {
+			s.TopP = fixed.TopP
+		}
+		if w.TopK == nil {
+			s.TopK = fixed.TopK
+		}
+		d.offContract = !sameCut(s.TopP, fixed.TopP) || s.TopK != fixed.TopK
+	default:
+		forced := val
+		if mode == fulgur.ModeTrain {
+			forced = train
+		}
+		if forced != nil {
+			s.Temperature, d.force = *forced, true
+		}
+		d.offContract = !sameCut(s.TopP, 1) || s.TopK != 0
+	}
+	if spec != nil {
+		if spec.Greedy {
+			s.Temperature, d.force = 0, true
+		}
+		s.Seed = callSeed(spec, index)
+	}
+	d.offContract = d.offContract || len(w.Others) > 0 || len(req.Constrained) > 0
+	return d
+}
+
+// sameCut compares two top-p values; 0 and 1 are both off.
+func sameCut(a, b float64) bool {
+	off := func(p float64) float64 {
+		if p <= 0 || p >= 1 {
+			return 1
+		}
+		return p
+	}
+	return off(a) == off(b)
+}
+
+// callSeed makes a call's random numbers a function of its rollout and its
+// place in it, so that a run repeats: also when a killed attempt is run again,
+// which is why the attempt is no part of it. A seed that a harness sends is not
+// used: with it, all members of a group would be the same. It has 63 bits, what
+// model servers take.
+func callSeed(spec *fulgur.RolloutSpec, index int) uint64 {
+	x := spec.Seed
+	if x == 0 {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(spec.ID))
+		x = h.Sum64()
+	}
+	// splitmix64 (Steele, Lea, Flood 2014) at position index+1
+	x += (uint64(index) + 1) * 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return (x ^ x>>31) & math.MaxInt64
+}
+
+// sentinel is what some servers write in place of a log prob that is -inf.
+const sentinel = -9999
+
+// judge says why a call may not train: nil if it may.
+func judge(o *call.Order, res *call.Result, err error, offContract bool, c *fulgur.Call) []string {
+	var out []string
+	if c.Mode != fulgur.ModeTrain {
+		out = append(out, fulgur.UntrainableMode)
+	}
+	cancelled := c.Fate == fulgur.FateLeft || fulgur.KindOf(err) == fulgur.KindCanceled
+	switch {
+	case cancelled:
+		out = append(out, fulgur.UntrainableAborted)
+	case err != nil || res.Status >= 300 || res.Fault != "":
+		out = append(out, fulgur.UntrainableError)
+	case res.Finish == "":
+		out = append(out, fulgur.UntrainableAborted)
+	}
+	if offContract {
+		out = append(out, fulgur.UntrainableSampling)
+	}
+	if len(res.PromptIDs) == 0 || len(res.SampledIDs) == 0 {
+		out = append(out, fulgur.UntrainableNoIDs)
+	}
+	if u := res.Usage; u != nil && len(res.SampledIDs) > 0 && u.CompletionTokens != len(res.SampledIDs) ||
+		u != nil && len(res.PromptIDs) > 0 && u.PromptTokens != len(res.PromptIDs) {
+		out = append(out, fulgur.UntrainableCount)
+	}
+	if o.NeedLogProbs && len(res.SampledIDs) > 0 && !goodLogProbs(res) {
+		out = append(out, fulgur.UntrainableLogProbs)
+	}
+	return out
+}
+
+// goodLogProbs says whether there is one per sampled id, each of them a number
+// that a policy can have.
+func goodLogProbs(res *call.Result) bool {
+	if len(res.LogProbs) != len(res.SampledIDs) {
+		return false
+	}
+	for _, p := range res.LogProbs {
+		if p <= sentinel || p > 1e-3 {
+			return false
+		}
+	}
+	return finite(res.LogProbs)
+}
+
+func finite(list []float32) bool {
+	for _, p := range list {
+		if f := float64(p); math.IsNaN(f) || math.IsInf(f, 0) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,370 @@
+package openaichat
+
+import (
+	"strconv"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/sse"
+)
+
+// AppendAnswer implements dialect.Dialect. An answer that came in this dialect
+// goes out as it is.
+func (Dialect) AppendAnswer(dst []byte, req *call.Request, m dialect.Meta, res *call.Result) []byte {
+	if res.Raw != nil && res.Wire == Name {
+		return append(dst, res.Raw...)
+	}
+	dst = appendHead(dst, "chat.completion", m)
+	dst = append(dst, `"choices":[{"index":0,"message":`...)
+	var reply fulgur.Message
+	if res.Reply != nil {
+		reply = *res.Reply
+	}
+	dst = appendMessage(dst, reply)
+	dst = append(dst, `,"logprobs":`...)
+	if req.LogProbs {
+		dst = appendLogProbs(dst, tokensOf(res))
+	} else {
+		dst = append(dst, "null"...)
+	}
+	dst = append(dst, `,"finish_reason":`...)
+	dst = appendFinish(dst, res.Finish)
+	if req.TokenIDs {
+		dst = append(dst, `,"token_ids":`...)
+		dst = chatwire.AppendIDs(dst, res.SampledIDs)
+	}
+	dst = append(dst, "}]"...)
+	if res.Usage != nil {
+		dst = append(dst, `,"usage":`...)
+		dst = appendUsage(dst, res.Usage)
+	}
+	if req.TokenIDs {
+		dst = append(dst, `,"prompt_token_ids":`...)
+		dst = chatwire.AppendIDs(dst, res.PromptIDs)
+	}
+	return append(dst, '}')
+}
+
+func tokensOf(res *call.Result) []call.Token {
+	out := make([]call.Token, len(res.SampledIDs))
+	for i, id := range res.SampledIDs {
+		out[i].ID = id
+		if i < len(res.LogProbs) {
+			out[i].LogProb = res.LogProbs[i]
+		}
+		if i < len(res.TokenTexts) {
+			out[i].Text = res.TokenTexts[i]
+		}
+	}
+	return out
+}
+
+func appendHead(dst []byte, object string, m dialect.Meta) []byte {
+	dst = append(dst, `{"id":`...)
+	dst = chatwire.AppendString(dst, "chatcmpl-"+m.ID)
+	dst = append(dst, `,"object":"`...)
+	dst = append(dst, object...)
+	dst = append(dst, `","created":`...)
+	dst = strconv.AppendInt(dst, m.Created, 10)
+	dst = append(dst, `,"model":`...)
+	dst = chatwire.AppendString(dst, m.Model)
+	return append(dst, ',')
+}
+
+func appendMessage(dst []byte, m fulgur.Message) []byte {
+	dst = append(dst, `{"role":"assistant","content":`...)
+	if m.Content == "" && len(m.ToolCalls) > 0 {
+		dst = append(dst, "null"...)
+	} else {
+		dst = chatwire.AppendString(dst, m.Content)
+	}
+	dst = append(dst, `,"refusal":null`...)
+	if m.Reasoning != "" {
+		dst = append(dst, `,"reasoning_content":`...)
+		dst = chatwire.AppendString(dst, m.Reasoning)
+	}
+	for i, c := range m.ToolCalls {
+		if i == 0 {
+			dst = append(dst, `,"tool_calls":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"id":`...)
+		dst = chatwire.AppendString(dst, c.ID)
+		dst = append(dst, `,"type":"function","function":{"name":`...)
+		dst = chatwire.AppendString(dst, c.Name)
+		dst = append(dst, `,"arguments":`...)
+		dst = chatwire.AppendString(dst, c.Arguments)
+		dst = append(dst, "}}"...)
+		if i == len(m.ToolCalls)-1 {
+			dst = append(dst, ']')
+		}
+	}
+	return append(dst, '}')
+}
+
+func appendFinish(dst []byte, finish string) []byte {
+	if finish == "" {
+		return append(dst, "null"...)
+	}
+	return chatwire.AppendString(dst, finish)
+}
+
+func appendUsage(dst []byte, u *fulgur.Usage) []byte {
+	dst = append(dst, `{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.PromptTokens), 10)
+	dst = append(dst, `,"completion_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.CompletionTokens), 10)
+	dst = append(dst, `,"total_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.PromptTokens+u.CompletionTokens), 10)
+	dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.CachedTokens), 10)
+	return append(dst, "}}"...)
+}
+
+func appendLogProbs(dst []byte, tokens []call.Token) []byte {
+	dst = append(dst, `{"content":[`...)
+	for i, t := range tokens {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"token":`...)
+		dst = chatwire.AppendString(dst, t.Text)
+		dst = append(dst, `,"logprob":`...)
+		dst = chatwire.AppendFloat32(dst, t.LogProb)
+		dst = append(dst, `,"bytes":[`...)
+		for j := 0; j < len(t.Text); j++ {
+			if j > 0 {
+				dst = append(dst, ',')
+			}
+			dst = strconv.AppendInt(dst, int64(t.Text[j]), 10)
+		}
+		dst = append(dst, `],"top_logprobs":[]}`...)
+	}
+	return append(dst, "]}"...)
+}
+
+// AppendError implements dialect.Dialect: OpenAI's shape, with the one field
+// more that Anthropic's SDKs look for.
+func (Dialect) AppendError(dst []byte, f dialect.Failure) []byte {
+	dst = append(dst, `{"type":"error","error":{"message":`...)
+	dst = chatwire.AppendString(dst, f.Message)
+	dst = append(dst, `,"type":`...)
+	dst = chatwire.AppendString(dst, f.Type)
+	dst = append(dst, `,"param":`...)
+	dst = appendOrNull(dst, f.Param)
+	dst = append(dst, `,"code":`...)
+	dst = appendOrNull(dst, f.Code)
+	return append(dst, "}}"...)
+}
+
+func appendOrNull(dst []byte, s string) []byte {
+	if s == "" {
+		return append(dst, "null"...)
+	}
+	return chatwire.AppendString(dst, s)
+}
+
+// AppendModels implements dialect.Dialect.
+func (Dialect) AppendModels(dst []byte, models []string) []byte {
+	dst = append(dst, `{"object":"list","data":[`...)
+	for i, m := range models {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"id":`...)
+		dst = chatwire.AppendString(dst, m)
+		dst = append(dst, `,"object":"model","created":0,"owned_by":"fulgur"}`...)
+	}
+	return append(dst, "]}"...)
+}
+
+// Stream implements dialect.Dialect.
+func (Dialect) Stream(req *call.Request, m dialect.Meta) dialect.Stream {
+	return &stream{req: req, meta: m}
+}
+
+type stream struct {
+	req    *call.Request
+	meta   dialect.Meta
+	opened bool   // the chunk with the role has gone out
+	alive  bool   // a keep-alive went out before the upstream's first event
+	id     []byte // JSON, of the upstream's events
+	last   bool
+	kept   []byte // from the piece that was Last on
+}
+
+// Delta implements dialect.Stream.
+func (s *stream) Delta(dst []byte, d call.Delta) []byte {
+	s.last = s.last || d.Last
+	if s.last {
+		s.kept = s.delta(s.kept, d)
+		return dst
+	}
+	return s.delta(dst, d)
+}
+
+func (s *stream) delta(dst []byte, d call.Delta) []byte {
+	if d.Raw != nil && d.Wire == Name {
+		return s.relay(dst, d)
+	}
+	dst = s.open(dst, d.PromptIDs)
+	if d.Text == "" && d.Reasoning == "" && len(d.Tools) == 0 && (len(d.Tokens) == 0 || !s.req.TokenIDs && !s.req.LogProbs) {
+		return dst
+	}
+	dst = s.head(dst)
+	dst = append(dst, `"choices":[{"index":0,"delta":`...)
+	dst = appendDelta(dst, d)
+	dst = append(dst, `,"logprobs":`...)
+	if s.req.LogProbs {
+		dst = appendLogProbs(dst, d.Tokens)
+	} else {
+		dst = append(dst, "null"...)
+	}
+	dst = append(dst, `,"finish_reason":null`...)
+	if s.req.TokenIDs {
+		dst = append(dst, `,"token_ids":[`...)
+		for i, t := range d.Tokens {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = strconv.AppendInt(dst, int64(t.ID), 10)
+		}
+		dst = append(dst, ']')
+	}
+	return append(dst, "}]}\n\n"...)
+}
+
+// relay passes an upstream's own chunk on. If keep-alives with our id went out
+// before, its id is made ours: clients drop chunks of another id.
+func (s *stream) relay(dst []byte, d call.Delta) []byte {
+	s.opened = true
+	if d.UsageOnly && !s.req.IncludeUsage {
+		return dst
+	}
+	raw := d.Raw
+	if s.alive {
+		id := chatwire.AppendString(nil, "chatcmpl-"+s.meta.ID)
+		if out, err := chatwire.Splice(raw, chatwire.Field{Key: "id", Value: id}); err == nil {
+			raw = out
+		}
+	} else if s.id == nil {
+		s.id = append([]byte(nil), chatwire.Get(raw, "id")...)
+	}
+	return sse.Append(dst, "", raw)
+}
+
+func (s *stream) head(dst []byte) []byte {
+	dst = append(dst, "data: "...)
+	if len(s.id) == 0 {
+		return appendHead(dst, "chat.completion.chunk", s.meta)
+	}
+	dst = append(dst, `{"id":`...)
+	dst = append(dst, s.id...)
+	dst = append(dst, `,"object":"chat.completion.chunk","created":`...)
+	dst = strconv.AppendInt(dst, s.meta.Created, 10)
+	dst = append(dst, `,"model":`...)
+	dst = chatwire.AppendString(dst, s.meta.Model)
+	return append(dst, ',')
+}
+
+func (s *stream) open(dst []byte, prompt []int32) []byte {
+	if s.opened {
+		return dst
+	}
+	s.opened = true
+	dst = s.head(dst)
+	dst = append(dst, `"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
+	if s.req.TokenIDs {
+		dst = append(dst, `,"prompt_token_ids":`...)
+		dst = chatwire.AppendIDs(dst, prompt)
+	}
+	return append(dst, "}\n\n"...)
+}
+
+func appendDelta(dst []byte, d call.Delta) []byte {
+	dst = append(dst, '{')
+	n := len(dst)
+	comma := func() {
+		if len(dst) > n {
+			dst = append(dst, ',')
+		}
+	}
+	if d.Text != "" {
+		dst = append(dst, `"content":`...)
+		dst = chatwire.AppendString(dst, d.Text)
+	}
+	if d.Reasoning != "" {
+		comma()
+		dst = append(dst, `"reasoning_content":`...)
+		dst = chatwire.AppendString(dst, d.Reasoning)
+	}
+	for i, t := range d.Tools {
+		if i == 0 {
+			comma()
+			dst = append(dst, `"tool_calls":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"index":`...)
+		dst = strconv.AppendInt(dst, int64(t.Index), 10)
+		if t.ID != "" {
+			dst = append(dst, `,"id":`...)
+			dst = chatwire.AppendString(dst, t.ID)
+			dst = append(dst, `,"type":"function"`...)
+		}
+		dst = append(dst, `,"function":{`...)
+		if t.Name != "" {
+			dst = append(dst, `"name":`...)
+			dst = chatwire.AppendString(dst, t.Name)
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `"arguments":`...)
+		dst = chatwire.AppendString(dst, t.Arguments)
+		dst = append(dst, "}}"...)
+		if i == len(d.Tools)-1 {
+			dst = append(dst, ']')
+		}
+	}
+	return append(dst, '}')
+}
+
+// KeepAlive implements dialect.Stream: a chunk with an empty delta, the one
+// thing that every chat client tried takes as a sign of life.
+func (s *stream) KeepAlive(dst []byte) []byte {
+	if s.id == nil {
+		s.alive = true
+	}
+	dst = s.head(dst)
+	return append(dst, `"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null}]}`+"\n\n"...)
+}
+
+// Close implements dialect.Stream.
+func (s *stream) Close(dst []byte, res *call.Result) []byte {
+	if res.Relayed {
+		dst = append(dst, s.kept...)
+		return append(dst, "data: [DONE]\n\n"...)
+	}
+	dst = s.open(dst, res.PromptIDs)
+	dst = append(dst, s.kept...)
+	dst = s.head(dst)
+	dst = append(dst, `"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":`...)
+	dst = appendFinish(dst, res.Finish)
+	dst = append(dst, "}]}\n\n"...)
+	if s.req.IncludeUsage && res.Usage != nil {
+		dst = s.head(dst)
+		dst = append(dst, `"choices":[],"usage":`...)
+		dst = appendUsage(dst, res.Usage)
+		dst = append(dst, "}\n\n"...)
+	}
+	return append(dst, "data: [DONE]\n\n"...)
+}
+
+// Fail implements dialect.Stream.
+func (s *stream) Fail(dst []byte, f dialect.Failure) []byte {
+	dst = append(dst, "data: "...)
+	dst = Dialect{}.AppendError(dst, f)
+	return append(dst, "\n\n"...)
+}

@@ -1,0 +1,268 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
+)
+
+func (g *Gateway) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/proxy/rollout/{id}/attempt/{attempt}/mode/{mode}/{path...}", func(w http.ResponseWriter, r *http.Request) {
+		g.serve(w, r, path{fulgur.RolloutID(r.PathValue("id")), fulgur.AttemptID(r.PathValue("attempt")), fulgur.Mode(r.PathValue("mode"))}, r.PathValue("path"))
+	})
+	for _, prefix := range []string{"openai", "anthropic"} {
+		mux.HandleFunc("/"+prefix+"/{path...}", func(w http.ResponseWriter, r *http.Request) {
+			g.serve(w, r, path{}, prefix+"/"+r.PathValue("path"))
+		})
+	}
+	mux.HandleFunc("/v1/{path...}", func(w http.ResponseWriter, r *http.Request) {
+		g.serve(w, r, path{}, "openai/v1/"+r.PathValue("path"))
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		g.refuse(w, g.o.Dialects[0], false, fulgur.E(fulgur.KindNotFound, "route", "Not Found", nil))
+	})
+	return mux
+}
+
+// serve answers one request; sub is its path below the prefix.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub string) {
+	d := g.dialects[sub]
+	errs := d
+	if errs == nil {
+		errs = g.o.Dialects[0]
+	}
+	who, err := g.identify(r.Context(), r)
+	v1 := p.rollout != "" && who.Scope != fulgur.ScopeAttempt
+	if err != nil {
+		g.refuse(w, errs, v1, err)
+		return
+	}
+	if sub == "openai/v1/models" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		g.models(w, r, errs, who, p)
+		return
+	}
+	if err := checkPath(r, p, sub, d); err != nil {
+		g.refuse(w, errs, v1, err)
+		return
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		g.refuseStatus(w, errs, v1, http.StatusMethodNotAllowed, fulgur.E(fulgur.KindInvalid, "route", "Method Not Allowed", nil))
+		return
+	}
+	t, err := g.resolve(r.Context(), who, p)
+	if err != nil {
+		g.refuse(w, errs, v1, err)
+		return
+	}
+	if g.call(w, r, d, t) {
+		panic(http.ErrAbortHandler) // the answer broke off: an end that looks whole would be taken for it
+	}
+}
+
+// checkPath is v1's first two checks: mode, then path.
+func checkPath(r *http.Request, p path, sub string, d dialect.Dialect) error {
+	if p.rollout != "" && p.mode != fulgur.ModeTrain && p.mode != fulgur.ModeVal && r.Method == http.MethodPost {
+		return fulgur.E(fulgur.KindNotFound, "route", "Unsupported proxy mode: "+string(p.mode), nil)
+	}
+	if d != nil {
+		return nil
+	}
+	if rest, ok := bytes.CutPrefix([]byte(sub), []byte("openai/v1/")); ok && p.rollout != "" {
+		return fulgur.E(fulgur.KindNotFound, "route", "Unsupported upstream path: "+string(rest), nil)
+	}
+	return fulgur.E(fulgur.KindNotFound, "route", "Not Found", nil)
+}
+
+func (g *Gateway) models(w http.ResponseWriter, r *http.Request, d dialect.Dialect, who fulgur.Identity, p path) {
+	t, err := g.resolve(r.Context(), who, p)
+	if err != nil {
+		g.refuse(w, d, t.v1, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, d.AppendModels(nil, []string{t.model}))
+}
+
+// call answers one model call. True: the connection is to be broken.
+func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect, t target) bool {
+	start := time.Now()
+	body, err := g.read(w, r)
+	if err != nil {
+		g.refuse(w, d, t.v1, err)
+		return false
+	}
+	req, err := d.Parse(body)
+	if err == nil && req.N > 1 && t.mode == fulgur.ModeTrain {
+		err = fulgur.E(fulgur.KindUnsupported, "read request", "n must be 1 in training: each answer is a call of its own", nil)
+	}
+	if err != nil {
+		g.refuse(w, d, t.v1, err)
+		return false
+	}
+	id := newCallID()
+	if _, err := g.endpoint(r.Context(), t, id); err != nil {
+		g.refuse(w, d, t.v1, err)
+		return false
+	}
+	if err := g.gates.check(t.run); err != nil {
+		g.refuse(w, d, t.v1, err)
+		return false
+	}
+	f := &flow{g: g, w: w, d: d, t: t, req: req, start: start, id: id}
+	if t.rollout != "" {
+		f.attempt = g.attempts.get(attemptKey{t.rollout, t.attempt})
+		if f.index, err = g.attempts.index(r.Context(), f.attempt); err != nil {
+			g.refuse(w, d, t.v1, err)
+			return false
+		}
+		defer f.attempt.end()
+	}
+	return f.run(r.Context())
+}
+
+// read reads a request's body, within limits.
+func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	var buf bytes.Buffer
+	if n := r.ContentLength; n > 0 && n <= g.o.MaxBody {
+		buf.Grow(int(n) + bytes.MinRead)
+	}
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, g.o.MaxBody))
+	var big *http.MaxBytesError
+	switch {
+	case errors.As(err, &big):
+		return nil, fulgur.E(fulgur.KindTooLarge, "read request", fmt.Sprintf("The request is larger than %d bytes, the most that is taken", g.o.MaxBody), nil)
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, fulgur.E(fulgur.KindInvalid, "read request", "The request's body did not arrive whole", err)
+	}
+	return buf.Bytes(), nil
+}
+
+// newCallID returns a new id, random but for its rough order in time.
+func newCallID() fulgur.CallID {
+	b := strconv.AppendUint(make([]byte, 0, 32), uint64(time.Now().UnixMilli()), 36)
+	return fulgur.CallID(strconv.AppendUint(b, rand.Uint64()|1<<63, 36))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // a client that left is no failure of ours
+}
+
+// refuse answers a request that became no call.
+func (g *Gateway) refuse(w http.ResponseWriter, d dialect.Dialect, v1 bool, err error) {
+	g.refuseStatus(w, d, v1, 0, err)
+}
+
+func (g *Gateway) refuseStatus(w http.ResponseWriter, d dialect.Dialect, v1 bool, status int, err error) {
+	var paused *refusal
+	if errors.As(err, &paused) {
+		g.m.refused.WithLabelValues("paused").Inc()
+		g.refusePaused(w, d, v1, paused)
+		return
+	}
+	f := failureOf(err)
+	if status != 0 {
+		f.Status = status
+	}
+	g.m.refused.WithLabelValues(string(fulgur.KindOf(err))).Inc()
+	g.o.Log.Info("request refused", "status", f.Status, "err", err)
+	setRetry(w.Header(), fulgur.KindOf(err))
+	writeJSON(w, f.Status, g.errorBody(d, v1, f))
+}
+
+// setRetry tells SDKs what the status alone does not.
+func setRetry(h http.Header, k fulgur.Kind) {
+	switch k {
+	case fulgur.KindGone, fulgur.KindContextFull, fulgur.KindInvalid, fulgur.KindUnsupported, fulgur.KindTooLarge:
+		h.Set("X-Should-Retry", "false")
+	case fulgur.KindUnavailable:
+		h.Set("Retry-After", "2")
+	}
+}
+
+// errorBody is v1's on its paths for what v1 knows, else the dialect's.
+func (g *Gateway) errorBody(d dialect.Dialect, v1 bool, f dialect.Failure) []byte {
+	if v1 && f.Code != codeContext {
+		b, _ := json.Marshal(map[string]string{"detail": f.Message}) // a map of strings can't fail
+		return b
+	}
+	return d.AppendError(nil, f)
+}
+
+// refusePaused answers a call while calls are refused. The header tells it from
+// a model server's own 429.
+func (g *Gateway) refusePaused(w http.ResponseWriter, d dialect.Dialect, v1 bool, p *refusal) {
+	h := w.Header()
+	h.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	h.Set("X-Agl-Paused", "true")
+	if v1 {
+		b, _ := json.Marshal(map[string]any{"error": "gateway paused", "reason": p.reason})
+		writeJSON(w, http.StatusTooManyRequests, b)
+		return
+	}
+	writeJSON(w, http.StatusTooManyRequests, d.AppendError(nil, dialect.Failure{Status: http.StatusTooManyRequests,
+		Message: "The model is being updated: try again", Type: "rate_limit_error", Code: "gateway_paused"}))
+}
+
+const codeContext = "context_length_exceeded"
+
+// failureOf says an error as a client gets to see it.
+func failureOf(err error) dialect.Failure {
+	kind := fulgur.KindOf(err)
+	f := dialect.Failure{Status: kind.HTTPStatus(), Message: fulgur.PublicMessage(err), Type: "api_error", Code: string(kind)}
+	switch kind {
+	case fulgur.KindInvalid, fulgur.KindUnsupported:
+		f.Type = "invalid_request_error"
+	case fulgur.KindContextFull:
+		f.Type, f.Code = "invalid_request_error", codeContext
+	case fulgur.KindTooLarge:
+		f.Type = "request_too_large"
+	case fulgur.KindDenied:
+		f.Type, f.Code = "authentication_error", "invalid_api_key"
+	case fulgur.KindForbidden:
+		f.Type = "permission_error"
+	case fulgur.KindNotFound:
+		f.Type = "not_found_error"
+	case fulgur.KindGone:
+		f.Type = "invalid_request_error"
+	case fulgur.KindTimeout:
+		f.Type = "timeout_error"
+	}
+	return f
+}
+
+// order makes the order of a call.
+func (f *flow) order(ep fulgur.Endpoint, dec decision) *call.Order {
+	o := &call.Order{Request: f.req, Call: f.id, Run: f.t.run, Rollout: f.t.rollout, Attempt: f.t.attempt, Index: f.index,
+		Mode: f.t.mode, Endpoint: ep, Target: f.t.model, Sampling: dec.sampling, ForceTemperature: dec.force, CapTokens: dec.cap,
+		NeedLogProbs: f.t.mode == fulgur.ModeTrain && !f.g.o.NoLogProbs}
+	if f.t.spec != nil {
+		o.Group = f.t.spec.Group
+	} else if f.req.Wishes.Seed == nil {
+		o.Sampling.Seed = rand.Uint64() >> 1
+	}
+	return o
+}
+
+// detached is a context for what must be done after the client has left.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+}

@@ -1,0 +1,184 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/binary"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// target is whose call a request is.
+type target struct {
+	run     fulgur.RunID
+	rollout fulgur.RolloutID // "": plain serving
+	attempt fulgur.AttemptID
+	mode    fulgur.Mode
+	spec    *fulgur.RolloutSpec // nil: plain serving
+	model   string              // the policy's name
+	v1      bool                // the server key on a v1 path: answered exactly as v1 does
+}
+
+// secretOf returns the credential of a request: a bearer key, or x-api-key.
+func secretOf(r *http.Request) string {
+	if s, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		return s
+	}
+	return r.Header.Get("X-Api-Key")
+}
+
+func sameSecret(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+var errNoKey = fulgur.E(fulgur.KindDenied, "identify", "Invalid or missing API key", nil)
+
+// identify says who calls: the server key (v1: either header will do), or an
+// attempt's credential. With an empty server key everyone is the server, but a
+// credential that is presented counts.
+func (g *Gateway) identify(ctx context.Context, r *http.Request) (fulgur.Identity, error) {
+	server := fulgur.Identity{Scope: fulgur.ScopeServer, Run: g.o.Run}
+	secret := secretOf(r)
+	if key := g.o.ServerKey; key != "" && (sameSecret(secret, key) || sameSecret(r.Header.Get("X-Api-Key"), key)) {
+		return server, nil
+	}
+	if secret != "" {
+		id, err := g.o.Directory.Identify(ctx, secret)
+		switch kind := fulgur.KindOf(err); kind {
+		case "":
+			return id, nil
+		case fulgur.KindDenied, fulgur.KindNotFound:
+		default:
+			return id, err
+		}
+	}
+	if g.o.ServerKey == "" {
+		return server, nil
+	}
+	return fulgur.Identity{}, errNoKey
+}
+
+// path is what a request's path says; rollout is "" if it says nothing.
+type path struct {
+	rollout fulgur.RolloutID
+	attempt fulgur.AttemptID
+	mode    fulgur.Mode
+}
+
+// resolve finds whose call it is, from credential and path: where both say it,
+// they must agree.
+func (g *Gateway) resolve(ctx context.Context, who fulgur.Identity, p path) (target, error) {
+	if who.Scope == fulgur.ScopeAttempt {
+		return g.resolveAttempt(ctx, who, p)
+	}
+	if p.rollout == "" {
+		if !g.o.Plain {
+			return target{}, fulgur.E(fulgur.KindForbidden, "identify", "This path is for agents: use the credential of an attempt, or the path /proxy/rollout/…", nil)
+		}
+		model, err := g.model(ctx, g.o.Run)
+		return target{run: g.o.Run, mode: fulgur.ModeVal, model: model}, err
+	}
+	ro, err := g.o.Directory.Rollout(ctx, p.rollout)
+	if err != nil {
+		if fulgur.KindOf(err) == fulgur.KindNotFound {
+			err = fulgur.E(fulgur.KindNotFound, "find rollout", "Rollout not found: "+string(p.rollout), err)
+		}
+		return target{}, err
+	}
+	run := ro.Run
+	if run == "" {
+		run = fulgur.DefaultRun
+	}
+	model, err := g.model(ctx, run)
+	return target{run: run, rollout: p.rollout, attempt: p.attempt, mode: p.mode, spec: &ro.RolloutSpec, model: model, v1: true}, err
+}
+
+// resolveAttempt is resolve for an attempt's own credential. What never changes
+// of its rollout is read once.
+func (g *Gateway) resolveAttempt(ctx context.Context, who fulgur.Identity, p path) (target, error) {
+	const op = "identify attempt"
+	if p.rollout != "" && (p.rollout != who.Rollout || p.attempt != who.Attempt) {
+		return target{}, fulgur.E(fulgur.KindForbidden, op, "This credential is for another rollout or attempt than the path", nil)
+	}
+	a := g.attempts.get(attemptKey{who.Rollout, who.Attempt})
+	a.mu.Lock()
+	spec, model := a.spec, a.model
+	a.mu.Unlock()
+	if who.Ended {
+		return target{}, g.late(a)
+	}
+	if spec == nil {
+		ro, err := g.o.Directory.Rollout(ctx, who.Rollout)
+		if err != nil {
+			return target{}, err
+		}
+		if model, err = g.model(ctx, who.Run); err != nil {
+			return target{}, err
+		}
+		spec = &ro.RolloutSpec
+		a.mu.Lock()
+		a.spec, a.model = spec, model
+		a.mu.Unlock()
+	}
+	mode := fulgur.ModeVal
+	if spec.IsTrain {
+		mode = fulgur.ModeTrain
+	}
+	if p.rollout != "" && p.mode != mode {
+		return target{}, fulgur.E(fulgur.KindForbidden, op, "This rollout's calls are of mode "+string(mode)+", not "+string(p.mode), nil)
+	}
+	return target{run: who.Run, rollout: who.Rollout, attempt: who.Attempt, mode: mode, spec: spec, model: model}, nil
+}
+
+// late answers requests after an attempt's end: 410 first, then the one error
+// that ends every harness tried at once.
+func (g *Gateway) late(a *attempt) error {
+	a.mu.Lock()
+	a.late++
+	n := a.late
+	a.mu.Unlock()
+	if n > 2 {
+		return fulgur.E(fulgur.KindContextFull, "admit call", "The attempt has ended; no call is answered any more (maximum context length: 0 tokens left, prompt is too long)", nil)
+	}
+	return fulgur.E(fulgur.KindGone, "admit call", "The attempt has ended: stop calling the model", nil)
+}
+
+// model returns the name under which a run's endpoints are registered.
+func (g *Gateway) model(ctx context.Context, run fulgur.RunID) (string, error) {
+	if run == g.o.Run && g.o.Model != "" {
+		return g.o.Model, nil
+	}
+	r, err := g.o.Directory.Run(ctx, run)
+	return r.Model, err
+}
+
+// pick chooses the endpoint of a rollout: v1's rule, so that a rollout stays on
+// one server and finds its prefix cache warm.
+func pick(list []fulgur.Endpoint, key string) fulgur.Endpoint {
+	sorted := slices.Clone(list)
+	slices.SortFunc(sorted, func(a, b fulgur.Endpoint) int { return strings.Compare(a.URL, b.URL) })
+	sum := sha256.Sum256([]byte(key))
+	return sorted[binary.BigEndian.Uint64(sum[:8])%uint64(len(sorted))]
+}
+
+// endpoint finds where a call goes now.
+func (g *Gateway) endpoint(ctx context.Context, t target, id fulgur.CallID) (fulgur.Endpoint, error) {
+	list, err := g.o.Models.Endpoints(ctx, t.run, t.model)
+	if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound {
+		return fulgur.Endpoint{}, err
+	}
+	if len(list) == 0 {
+		return fulgur.Endpoint{}, fulgur.E(fulgur.KindUnavailable, "find endpoint", "No servers available for model '"+t.model+"'", nil)
+	}
+	key := string(t.rollout)
+	if key == "" {
+		key = string(id)
+	}
+	ep := pick(list, key)
+	if g.o.Samplers[ep.Kind] == nil {
+		return ep, fulgur.E(fulgur.KindUnavailable, "find endpoint", "The endpoint of model '"+t.model+"' is of kind '"+string(ep.Kind)+"', which this gateway does not serve", nil)
+	}
+	return ep, nil
+}

@@ -1,0 +1,142 @@
+// Package gateway is the recording proxy: it finds out whose call it is, holds
+// or refuses it while calls are paused, has a sampler answer it, passes the
+// answer on in the harness's dialect, and puts it on record before the last
+// byte goes out.
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
+)
+
+// Directory says who a caller is, and what it acts on.
+type Directory interface {
+	// Identify finds a credential; KindDenied or KindNotFound for an unknown one.
+	Identify(ctx context.Context, secret string) (fulgur.Identity, error)
+	Rollout(ctx context.Context, id fulgur.RolloutID) (fulgur.Rollout, error)
+	Run(ctx context.Context, id fulgur.RunID) (fulgur.Run, error)
+}
+
+// Models says where a model's calls go.
+type Models interface {
+	Endpoints(ctx context.Context, run fulgur.RunID, model string) ([]fulgur.Endpoint, error)
+}
+
+// Records keeps calls. When AppendCall returns nil, the call survives a kill of
+// this process.
+type Records interface {
+	AppendCall(ctx context.Context, c *fulgur.Call) error
+	Calls(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID) ([]fulgur.Call, error)
+}
+
+// Options configure a Gateway. Directory, Models, Records, Dialects and
+// Samplers are needed; the zero value of everything else is a good default.
+type Options struct {
+	Directory Directory
+	Models    Models
+	Records   Records
+	Dialects  []dialect.Dialect                       // the first one writes errors of unknown paths
+	Samplers  map[fulgur.EndpointKind]sampler.Sampler // by kind of endpoint
+
+	// ServerKey opens everything; "": no key is needed, but attempt credentials
+	// count when they are presented.
+	ServerKey string
+	// Run is what plain calls belong to; "": DefaultRun.
+	Run fulgur.RunID
+	// Model overrides the model's name of Run: `serve --model`.
+	Model string
+	// Plain serves calls that belong to no rollout, at /v1 and /openai/v1.
+	Plain bool
+	// RecordPlain, if not nil, keeps them; they have no rollout.
+	RecordPlain func(ctx context.Context, c *fulgur.Call) error
+
+	// TrainTemperature and ValTemperature are forced on calls whose rollout fixes
+	// nothing (v1); nil: the client's own, else 1.
+	TrainTemperature *float64
+	ValTemperature   *float64
+	// NoLogProbs: upstreams are not asked for log probs, and calls train without.
+	NoLogProbs bool
+	// HoldV1: v1's pause holds calls in place of refusing them.
+	HoldV1 bool
+
+	MaxBody     int64         // of a request; 0: 64 MiB
+	ReadTimeout time.Duration // of a request's body; 0: 1 minute
+	// WriteTimeout is how long a client may not read; 0: 1 minute.
+	WriteTimeout time.Duration
+	KeepAlive    time.Duration // between signs of life in a silent stream; 0: 15 s
+	// SpaceAfter is when a held unstreamed call gets its headers and white space;
+	// from then on its status can't change. 0: 45 s.
+	SpaceAfter time.Duration
+	// HoldLimit is the longest hold of a call; 0: 15 minutes.
+	HoldLimit time.Duration
+
+	Metrics prometheus.Registerer // nil: none are kept
+	Log     *slog.Logger          // nil: discarded
+}
+
+func (o Options) defaults() Options {
+	if o.Run == "" {
+		o.Run = fulgur.DefaultRun
+	}
+	if o.MaxBody == 0 {
+		o.MaxBody = 64 << 20
+	}
+	for _, d := range []struct {
+		v   *time.Duration
+		def time.Duration
+	}{
+		{&o.ReadTimeout, time.Minute}, {&o.WriteTimeout, time.Minute}, {&o.KeepAlive, 15 * time.Second},
+		{&o.SpaceAfter, 45 * time.Second}, {&o.HoldLimit, 15 * time.Minute},
+	} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Gateway is the recording proxy. It is an http.Handler for the paths under
+// /proxy/rollout/, /openai/, /anthropic/ and /v1/.
+type Gateway struct {
+	o        Options
+	dialects map[string]dialect.Dialect // by path below the prefix
+	mux      *http.ServeMux
+	gates    *gates
+	attempts *attempts
+	m        *metrics
+}
+
+// New returns a gateway. It starts no goroutine.
+func New(o Options) *Gateway {
+	o = o.defaults()
+	g := &Gateway{o: o, dialects: map[string]dialect.Dialect{}, gates: newGates(), m: newMetrics(o.Metrics)}
+	g.attempts = newAttempts(o.Records)
+	for _, d := range o.Dialects {
+		for _, p := range d.Paths() {
+			g.dialects[p] = d
+		}
+	}
+	g.mux = g.routes()
+	return g
+}
+
+// ServeHTTP implements http.Handler.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.mux.ServeHTTP(w, r) }
+
+// Handler returns the gateway as a handler.
+func (g *Gateway) Handler() http.Handler { return g }
+
+// Close refuses new and held calls, waits for those in flight until ctx ends,
+// and aborts what is left then.
+func (g *Gateway) Close(ctx context.Context) error { return g.gates.close(ctx) }

@@ -1,0 +1,411 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// defaultLease ends a pause whose owner says nothing and never comes back.
+const defaultLease = 10 * time.Minute
+
+// abortGrace is how long aborted calls may take to be on record.
+const abortGrace = 10 * time.Second
+
+var (
+	errAborted = errors.New("aborted: a drain reached its limit")
+	errClosing = fulgur.E(fulgur.KindUnavailable, "admit call", "The gateway is shutting down: try again", nil)
+)
+
+// refusal is the answer to a call while calls are refused.
+type refusal struct {
+	retryAfter int // seconds
+	reason     *string
+}
+
+func (r *refusal) Error() string { return "calls are paused" }
+
+// gates let calls through to upstreams, hold them, or refuse them. Whether a
+// call is in flight is decided in one critical section with whether calls are
+// paused: once a drain has seen no call in flight, none reaches an upstream
+// before the resume.
+type gates struct {
+	mu     sync.Mutex
+	all    *gate // v1's pause: all runs
+	runs   map[fulgur.RunID]*gate
+	closed bool
+	done   chan struct{} // closed by close
+}
+
+// gate is the state of one run.
+type gate struct {
+	run        fulgur.RunID
+	paused     bool
+	owner      string
+	expires    time.Time // zero: never
+	reason     *string
+	refuse     bool
+	retryAfter int
+	aborted    int
+	held       int
+	inflight   map[*flight]struct{}
+	wake       chan struct{} // closed on resume
+	idle       chan struct{} // closed and replaced when inflight becomes empty
+	lease      *time.Timer
+}
+
+// flight is a call that was let through.
+type flight struct {
+	gate  *gate
+	abort func(error)
+}
+
+func newGate(run fulgur.RunID) *gate {
+	return &gate{run: run, retryAfter: 5, inflight: map[*flight]struct{}{}, wake: make(chan struct{}), idle: make(chan struct{})}
+}
+
+func newGates() *gates {
+	return &gates{all: newGate(""), runs: map[fulgur.RunID]*gate{}, done: make(chan struct{})}
+}
+
+func (s *gates) gateLocked(run fulgur.RunID) *gate {
+	g := s.runs[run]
+	if g == nil {
+		g = newGate(run)
+		s.runs[run] = g
+	}
+	return g
+}
+
+// check returns the refusal that a call of the run would meet now, nil for none.
+func (s *gates) check(run fulgur.RunID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range []*gate{s.all, s.gateLocked(run)} {
+		if g.paused && g.refuse {
+			return &refusal{g.retryAfter, g.reason}
+		}
+	}
+	return nil
+}
+
+// enter waits until calls of the run go through, at most limit, and counts one
+// as in flight. hold is called once if it has to wait. abort is called, from
+// another goroutine, if a drain gives the call up.
+func (s *gates) enter(ctx context.Context, run fulgur.RunID, limit time.Duration, hold func(), abort func(error)) (*flight, error) {
+	var timeout <-chan time.Time
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return nil, errClosing
+		}
+		own := s.gateLocked(run)
+		at := own
+		if s.all.paused {
+			at = s.all
+		}
+		switch {
+		case !at.paused:
+			f := &flight{gate: own, abort: abort}
+			own.inflight[f] = struct{}{}
+			s.mu.Unlock()
+			return f, nil
+		case at.refuse:
+			err := &refusal{at.retryAfter, at.reason}
+			s.mu.Unlock()
+			return nil, err
+		}
+		wake := at.wake
+		own.held++
+		s.mu.Unlock()
+		if timeout == nil {
+			t := time.NewTimer(limit)
+			defer t.Stop()
+			timeout = t.C
+			hold()
+		}
+		var err error
+		select {
+		case <-wake:
+		case <-s.done:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-timeout:
+			err = fulgur.E(fulgur.KindUnavailable, "admit call", "The model is being updated and calls were held too long: try again", nil)
+		}
+		s.mu.Lock()
+		own.held--
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// leave ends a flight: nothing of it reaches an upstream any more, and its
+// record is written.
+func (s *gates) leave(f *flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := f.gate
+	delete(g.inflight, f)
+	if len(g.inflight) == 0 {
+		close(g.idle)
+		g.idle = make(chan struct{})
+	}
+}
+
+func (g *gate) stateLocked() fulgur.Pause {
+	p := fulgur.Pause{Run: g.run, Paused: g.paused, InFlight: len(g.inflight), Held: g.held, Aborted: g.aborted}
+	if g.paused {
+		p.Owner, p.Refuse = g.owner, g.refuse
+		if g.reason != nil {
+			p.Reason = *g.reason
+		}
+		if !g.expires.IsZero() {
+			e := g.expires
+			p.Expires = &e
+		}
+	}
+	return p
+}
+
+func (g *gate) resumeLocked() {
+	if g.lease != nil {
+		g.lease.Stop()
+		g.lease = nil
+	}
+	if !g.paused {
+		return
+	}
+	g.paused, g.owner, g.refuse, g.reason, g.expires, g.aborted = false, "", false, nil, time.Time{}, 0
+	close(g.wake)
+	g.wake = make(chan struct{})
+}
+
+// PauseCalls holds (or refuses) the calls of a run from now on, until its owner
+// resumes them or the lease ends. With a drain, it returns when no call is in
+// flight: those that are after the limit are aborted, and counted. Asked again
+// by the same owner it renews the lease. KindConflict while another one holds
+// the pause.
+func (g *Gateway) PauseCalls(ctx context.Context, run fulgur.RunID, req fulgur.PauseRequest) (fulgur.Pause, error) {
+	if run == "" {
+		return fulgur.Pause{}, fulgur.E(fulgur.KindInvalid, "pause calls", "Say which run is to be paused", nil)
+	}
+	return g.gates.pause(ctx, run, req)
+}
+
+// ResumeCalls lets the calls of a run through again. owner is who paused it, or
+// "" for a person. Resuming what is not paused changes nothing.
+func (g *Gateway) ResumeCalls(_ context.Context, run fulgur.RunID, owner string) (fulgur.Pause, error) {
+	s := g.gates
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gt := s.gateLocked(run)
+	if gt.paused && owner != "" && owner != gt.owner {
+		return gt.stateLocked(), conflict(run, gt.owner)
+	}
+	gt.resumeLocked()
+	return gt.stateLocked(), nil
+}
+
+// PauseState says whether the calls of a run are paused, and how many there are.
+func (g *Gateway) PauseState(_ context.Context, run fulgur.RunID) (fulgur.Pause, error) {
+	s := g.gates
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gateLocked(run).stateLocked(), nil
+}
+
+func conflict(run fulgur.RunID, owner string) error {
+	return fulgur.E(fulgur.KindConflict, "pause run "+string(run), fmt.Sprintf("The run is paused by %q: wait until it resumes", owner), nil)
+}
+
+func (s *gates) pause(ctx context.Context, run fulgur.RunID, req fulgur.PauseRequest) (fulgur.Pause, error) {
+	lease := req.Lease
+	if lease <= 0 {
+		lease = defaultLease
+	}
+	s.mu.Lock()
+	g := s.gateLocked(run)
+	if g.paused && g.owner != req.Owner {
+		p := g.stateLocked()
+		s.mu.Unlock()
+		return p, conflict(run, g.owner)
+	}
+	if !g.paused {
+		g.aborted = 0
+	}
+	wasRefusing := g.refuse
+	g.paused, g.owner, g.refuse = true, req.Owner, req.Refuse
+	g.reason = nil
+	if req.Reason != "" {
+		g.reason = &req.Reason
+	}
+	if req.Refuse && !wasRefusing { // held ones look again, and are refused
+		close(g.wake)
+		g.wake = make(chan struct{})
+	}
+	g.expires = time.Now().Add(lease)
+	g.retryAfter = max(1, min(20, int(lease/time.Second)))
+	if g.lease != nil {
+		g.lease.Stop()
+	}
+	g.lease = time.AfterFunc(lease, func() { s.expire(g) })
+	s.mu.Unlock()
+	if req.Drain <= 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return g.stateLocked(), nil
+	}
+	return s.drain(ctx, g, req.Drain)
+}
+
+// expire ends a pause whose lease ran out, unless it was renewed meanwhile.
+func (s *gates) expire(g *gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.paused && !g.expires.IsZero() && !time.Now().Before(g.expires) {
+		g.resumeLocked()
+	}
+}
+
+func (s *gates) drain(ctx context.Context, g *gate, limit time.Duration) (fulgur.Pause, error) {
+	if ok, err := s.waitIdle(ctx, g, limit); ok || err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return g.stateLocked(), err
+	}
+	s.abort(g)
+	ok, err := s.waitIdle(ctx, g, abortGrace)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := g.stateLocked()
+	if err == nil && !ok {
+		err = fulgur.E(fulgur.KindTimeout, "drain run "+string(g.run), fmt.Sprintf("%d aborted calls have not ended: the pause stays, try again", p.InFlight), nil)
+	}
+	return p, err
+}
+
+func (s *gates) abort(g *gate) {
+	s.mu.Lock()
+	var list []*flight
+	for f := range g.inflight {
+		list = append(list, f)
+	}
+	g.aborted += len(list)
+	s.mu.Unlock()
+	for _, f := range list {
+		f.abort(errAborted)
+	}
+}
+
+// waitIdle waits until no call of the gate is in flight; false after the limit.
+func (s *gates) waitIdle(ctx context.Context, g *gate, limit time.Duration) (bool, error) {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	for {
+		s.mu.Lock()
+		n, idle := len(g.inflight), g.idle
+		s.mu.Unlock()
+		if n == 0 {
+			return true, nil
+		}
+		select {
+		case <-idle:
+		case <-t.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, fulgur.E(fulgur.KindCanceled, "drain run "+string(g.run), "The wait for calls in flight was cut short; the pause stays", context.Cause(ctx))
+		}
+	}
+}
+
+func (s *gates) close(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.done)
+	}
+	list := []*gate{s.all}
+	for _, g := range s.runs {
+		list = append(list, g)
+	}
+	for _, g := range list {
+		if g.lease != nil {
+			g.lease.Stop()
+		}
+	}
+	s.mu.Unlock()
+	for _, g := range list {
+		if _, err := s.waitIdle(ctx, g, time.Hour); err == nil {
+			continue
+		}
+		s.abort(g)
+		if ok, _ := s.waitIdle(context.WithoutCancel(ctx), g, abortGrace); !ok {
+			return fulgur.E(fulgur.KindTimeout, "close gateway", "Some calls did not end", nil)
+		}
+	}
+	return nil
+}
+
+// PauseV1 is the state that v1's /proxy/pause, /proxy/resume and /proxy/state
+// answer with. It is over all runs.
+type PauseV1 struct {
+	Paused            bool    `json:"paused"`
+	RetryAfterSeconds int     `json:"retry_after_seconds"`
+	Reason            *string `json:"reason"`
+	InFlight          int     `json:"inflight"`
+}
+
+// PauseAll pauses all runs, v1's way: calls are refused (held with
+// Options.HoldV1) until ResumeAll. Asked again it replaces both values.
+func (g *Gateway) PauseAll(retryAfter int, reason *string) PauseV1 {
+	s := g.gates
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all.paused, s.all.refuse = true, !g.o.HoldV1
+	s.all.retryAfter, s.all.reason = retryAfter, reason
+	return s.v1Locked()
+}
+
+// ResumeAll ends PauseAll's pause; the number of seconds stays.
+func (g *Gateway) ResumeAll() PauseV1 {
+	s := g.gates
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all.resumeLocked()
+	return s.v1Locked()
+}
+
+// StateAll is the state of PauseAll's pause.
+func (g *Gateway) StateAll() PauseV1 {
+	s := g.gates
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.v1Locked()
+}
+
+func (s *gates) v1Locked() PauseV1 {
+	p := PauseV1{Paused: s.all.paused, RetryAfterSeconds: s.all.retryAfter, Reason: s.all.reason}
+	for _, g := range s.runs {
+		p.InFlight += len(g.inflight)
+	}
+	return p
+}
+
+// totals counts calls over all runs, for metrics.
+func (s *gates) totals() (inflight, held int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.runs {
+		inflight += len(g.inflight)
+		held += g.held
+	}
+	return inflight, held
+}

@@ -1,0 +1,163 @@
+package tokens
+
+import (
+	"bytes"
+	"container/list"
+	"context"
+	"sync"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+)
+
+// perAttempt is how many conversations of one attempt are kept: branches and
+// sub-agents interleave, but only recent turns are gone on from.
+const perAttempt = 16
+
+// maxTokens bounds the token ids kept in memory, over all attempts.
+const maxTokens = 16 << 20
+
+// memory keeps the conversations of recent attempts, the least recently used
+// attempt going first.
+type memory struct {
+	limit   int
+	records History
+
+	mu       sync.Mutex
+	attempts map[attemptKey]*list.Element
+	recent   *list.List // of *attemptMemory, the most recent in front
+	count    int        // conversations
+	tokens   int
+}
+
+type attemptKey struct {
+	rollout fulgur.RolloutID
+	attempt fulgur.AttemptID
+}
+
+type attemptMemory struct {
+	key  attemptKey
+	list []Known // oldest first
+}
+
+func newMemory(limit int, records History) *memory {
+	return &memory{limit: limit, records: records, attempts: map[attemptKey]*list.Element{}, recent: list.New()}
+}
+
+func keyOf(o *call.Order) attemptKey { return attemptKey{o.Rollout, o.Attempt} }
+
+// find returns the known conversation that the order's messages go on from: the
+// longest one whose prompt they start with, preferably with its reply too.
+func (m *memory) find(ctx context.Context, o *call.Order) (Known, bool, error) {
+	if o.Rollout == "" || len(o.Messages) == 0 {
+		return Known{}, false, nil
+	}
+	list, seen := m.of(keyOf(o))
+	if !seen && o.Index > 0 && m.records != nil {
+		calls, err := m.records.Calls(ctx, o.Rollout, o.Attempt)
+		if err != nil {
+			return Known{}, false, fulgur.E(fulgur.KindOf(err), "read calls of rollout "+string(o.Rollout), "The attempt's earlier calls could not be read: try again", err)
+		}
+		for i := range calls {
+			if c := &calls[i]; c.Reply != nil && len(c.PromptIDs) > 0 && len(c.SampledIDs) > 0 && c.FinishReason != "" {
+				m.add(o, Known{Messages: c.Messages, Tools: c.Tools, PromptIDs: c.PromptIDs, SampledIDs: c.SampledIDs, Reply: *c.Reply})
+			}
+		}
+		list, _ = m.of(keyOf(o))
+	}
+	k, ok := longest(list, o.Messages, o.Tools)
+	return k, ok, nil
+}
+
+func (m *memory) of(k attemptKey) ([]Known, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.attempts[k]
+	if e == nil {
+		return nil, false
+	}
+	m.recent.MoveToFront(e)
+	return e.Value.(*attemptMemory).list, true
+}
+
+// longest picks among known conversations the one that msgs go on from.
+func longest(list []Known, msgs []fulgur.Message, tools []fulgur.Tool) (Known, bool) {
+	best, score := -1, 0
+	for i := range list {
+		k := &list[i]
+		n := len(k.Messages)
+		if n >= len(msgs) || !prefix(k.Messages, msgs) || !sameTools(k.Tools, tools) {
+			continue
+		}
+		s := 2 * n
+		if k.Reply.Same(msgs[n]) {
+			s++
+		}
+		if s >= score {
+			best, score = i, s
+		}
+	}
+	if best < 0 {
+		return Known{}, false
+	}
+	return list[best], true
+}
+
+func prefix(a, b []fulgur.Message) bool {
+	for i := range a {
+		if !a[i].Same(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameTools(a, b []fulgur.Tool) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Name != b[i].Name || !bytes.Equal(a[i].Raw, b[i].Raw) {
+			return false
+		}
+	}
+	return true
+}
+
+// add remembers a conversation. The lists are never changed in place: a reader
+// may still hold one.
+func (m *memory) add(o *call.Order, k Known) {
+	if o.Rollout == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := keyOf(o)
+	e := m.attempts[key]
+	if e == nil {
+		e = m.recent.PushFront(&attemptMemory{key: key})
+		m.attempts[key] = e
+	}
+	a := e.Value.(*attemptMemory)
+	old := a.list
+	if len(old) >= perAttempt {
+		m.countLocked(old[0], -1)
+		old = old[1:]
+	}
+	a.list = append(append(make([]Known, 0, len(old)+1), old...), k)
+	m.countLocked(k, 1)
+	m.recent.MoveToFront(e)
+	for (m.count > m.limit || m.tokens > maxTokens) && m.recent.Len() > 1 {
+		last := m.recent.Back()
+		gone := m.recent.Remove(last).(*attemptMemory)
+		delete(m.attempts, gone.key)
+		for _, k := range gone.list {
+			m.countLocked(k, -1)
+		}
+	}
+}
+
+func (m *memory) countLocked(k Known, sign int) {
+	m.count += sign
+	m.tokens += sign * (len(k.PromptIDs) + len(k.SampledIDs))
+}
