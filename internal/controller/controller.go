@@ -149,6 +149,12 @@ func (c *Controller) Run(ctx context.Context) error {
 			}
 			pause(ctx, c.o.LeaseTTL/5)
 		case ctx.Err() != nil:
+		case fulgur.KindOf(err) == fulgur.KindNotFound:
+			if !told {
+				c.log.Info("the run is not there yet; waiting for its trainer to create it", "run", c.o.Run)
+				told = true
+			}
+			pause(ctx, c.o.LeaseTTL/20)
 		case transient(err):
 			c.log.Warn("the store does not answer; trying again", "err", err)
 			pause(ctx, time.Second)

@@ -41,6 +41,10 @@ func (w *watcher) run(ctx context.Context) {
 			wait = 100 * time.Millisecond
 			continue
 		}
+		if ctx.Err() == nil && fulgur.KindOf(err) == fulgur.KindNotFound && wait == 100*time.Millisecond {
+			wait *= 2
+			continue // the last rollout listed was deleted: list from the start, at once
+		}
 		if ctx.Err() == nil {
 			w.c.log.Warn("watching the record failed; listing it again", "err", err)
 		}
@@ -78,13 +82,11 @@ func (w *watcher) step(ctx context.Context) error {
 	var over []fulgur.Change
 	for _, ch := range changes {
 		w.after = max(w.after, ch.Seq)
-		if ch.Kind != fulgur.ChangeRollout {
-			continue
-		}
 		switch {
+		case ch.Kind == fulgur.ChangeRun:
 		case ch.State == fulgur.Queuing:
 			more = true
-		case ch.State != fulgur.Running:
+		case ch.State.Terminal():
 			over = append(over, ch)
 		}
 	}

@@ -136,26 +136,27 @@ func (c *child) stop(grace time.Duration) {
 		return
 	}
 	c.stopping = true
-	c.known = descendants(c.pid)
-	_ = syscall.Kill(-c.pid, syscall.SIGTERM)
-	go c.force(grace)
+	go c.end(grace)
 }
 
-func (c *child) force(grace time.Duration) {
-	t := time.NewTimer(grace)
-	defer t.Stop()
-	select {
-	case <-c.gone:
-		return
-	case <-t.C:
+func (c *child) end(grace time.Duration) {
+	c.signal(syscall.SIGTERM)
+	if !closedWithin(c.gone, grace) {
+		c.signal(syscall.SIGKILL)
 	}
+}
+
+// signal sends to the group, and remembers who is below the child while that
+// can still be seen: what left the group is ended after it.
+func (c *child) signal(sig syscall.Signal) {
+	below := descendants(c.pid)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.reaped {
 		return
 	}
-	c.known = append(c.known, descendants(c.pid)...)
-	_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+	c.known = append(c.known, below...)
+	_ = syscall.Kill(-c.pid, sig)
 }
 
 // kill ends one process, if it still is the one that is meant.

@@ -63,6 +63,9 @@ type Options struct {
 	Scope     string        // what the agents belong to, such as the store's address and the run; the same after a restart
 	Log       *slog.Logger  // nil: nothing is logged
 
+	Workers     int           // NewWorkers: how many at once, at least 1
+	WorkerStart time.Duration // NewWorkers: how long a worker may take to read its first line; 0: 60 s
+
 	orphans bool // tests: agents outlive their controller, as on macOS
 }
 

@@ -2,139 +2,13 @@ package local
 
 import (
 	"context"
-	"errors"
-	"io"
-	"net/url"
 	"os"
-	"path/filepath"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
-
-// Name is what attempts of this package's runners are recorded with.
-const Name = "local"
-
-const (
-	pipeGrace  = 20 * time.Millisecond // after the exit, for the pipe to close
-	pipeLimit  = time.Second           // after the sweep: then the output ends here
-	sweepEvery = time.Second
-)
-
-// base is what both runners have.
-type base struct {
-	*prepared
-	forker *forker
-	events chan controller.Event
-	cpu    atomic.Int64 // nanoseconds
-
-	mu       sync.Mutex
-	closed   bool
-	sweeping *time.Timer
-	wg       sync.WaitGroup // executions, workers, sweeps
-}
-
-func newBase(p *prepared) *base {
-	return &base{prepared: p, forker: newForker(), events: make(chan controller.Event, 64)}
-}
-
-func (b *base) Name() string { return Name }
-
-func (b *base) Events() <-chan controller.Event { return b.events }
-
-// ChildCPU implements controller.Meter.
-func (b *base) ChildCPU() time.Duration { return time.Duration(b.cpu.Load()) }
-
-func (b *base) spent(s *os.ProcessState) time.Duration {
-	if s == nil {
-		return 0
-	}
-	d := s.UserTime() + s.SystemTime()
-	b.cpu.Add(int64(d))
-	return d
-}
-
-// Adopt ends what earlier controllers left: a pipe to a process cannot be
-// taken over, so none is.
-func (b *base) Adopt(_ context.Context, left []controller.Leftover) ([]plan.Key, error) {
-	n := 0
-	for _, l := range left {
-		if killHandle(l.Handle) {
-			n++
-		}
-	}
-	if b.Scope != "" {
-		scope, _, _ := strings.Cut(b.owner, "/")
-		n += killMarked(func(m string) bool {
-			return strings.HasPrefix(m, scope+"/") && !strings.HasPrefix(m, b.owner+"/")
-		})
-	}
-	if n > 0 {
-		b.Log.Warn("ended processes that an earlier controller left", "processes", n)
-	}
-	return nil, nil
-}
-
-// markOf is the mark of an execution's processes.
-func (b *base) markOf(k plan.Key) string {
-	return b.owner + "/" + url.PathEscape(string(k.Rollout)) + "/" + url.PathEscape(string(k.Attempt))
-}
-
-// sweepSoon ends, within a second, what executions that are over left outside
-// their groups. Reading the environment of all processes is too dear to do it
-// at every exit.
-func (b *base) sweepSoon(alive func(mark string) bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed || b.sweeping != nil {
-		return
-	}
-	b.wg.Add(1)
-	b.sweeping = time.AfterFunc(sweepEvery, func() {
-		defer b.wg.Done()
-		b.mu.Lock()
-		b.sweeping = nil
-		b.mu.Unlock()
-		b.sweepNow(alive)
-	})
-}
-
-func (b *base) sweepNow(alive func(mark string) bool) {
-	n := killMarked(func(m string) bool { return strings.HasPrefix(m, b.owner+"/") && !alive(m) })
-	if n > 0 {
-		b.Log.Warn("ended processes that agents left behind", "processes", n)
-	}
-}
-
-// shut is the common end of both runners' Close: it waits for all that ends,
-// and hears what nobody else listens to any more.
-func (b *base) shut() {
-	b.mu.Lock()
-	if b.sweeping != nil && b.sweeping.Stop() {
-		b.wg.Done()
-	}
-	b.sweeping = nil
-	b.mu.Unlock()
-	done := make(chan struct{})
-	go func() { b.wg.Wait(); close(done) }()
-	for {
-		select {
-		case <-b.events:
-			continue
-		case <-done:
-		}
-		break
-	}
-	b.forker.close()
-	b.sweepNow(func(string) bool { return false })
-	close(b.events)
-}
 
 // Processes runs one process per attempt. It implements controller.Runner.
 type Processes struct {
@@ -205,18 +79,14 @@ func (r *Processes) forget(x *process) {
 
 // launch gives the attempt its files and environment, and starts its process.
 func (r *Processes) launch(x *process) (err error) {
-	mapping := r.Env
-	if x.e.EnvMap != nil {
-		mapping = x.e.EnvMap
-	}
-	mapped, err := controller.InputEnv(mapping, x.e.Input)
+	mapped, err := r.mapped(x.e)
 	if err != nil {
 		return err
 	}
 	own := map[string]string{markName: x.mark}
 	dir := r.Dir
 	if r.Workspace || r.Input == InputFile {
-		if dir, err = r.files(x, own); err != nil {
+		if x.folder, dir, err = r.files(x.e, own); err != nil {
 			return err
 		}
 		defer func() {
@@ -259,37 +129,6 @@ func (r *Processes) launch(x *process) (err error) {
 	return nil
 }
 
-// files makes the folder of an attempt and what is in it, and returns the
-// process's working folder.
-func (r *Processes) files(x *process, env map[string]string) (dir string, err error) {
-	fail := func(err error) (string, error) {
-		kind := fulgur.KindForbidden
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
-			kind = fulgur.KindExhausted
-		}
-		return "", fulgur.E(kind, "", "the attempt's folder cannot be written", err)
-	}
-	dir = r.Dir
-	x.folder = filepath.Join(r.State, "attempts", fileName(string(x.e.Key.Rollout), string(x.e.Key.Attempt)))
-	if err := os.MkdirAll(x.folder, 0o700); err != nil {
-		return fail(err)
-	}
-	if r.Workspace {
-		dir = filepath.Join(x.folder, "work")
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fail(err)
-		}
-	}
-	if r.Input == InputFile {
-		name := filepath.Join(x.folder, "input.json")
-		if err := os.WriteFile(name, x.e.Input, 0o600); err != nil {
-			return fail(err)
-		}
-		env["FULGUR_INPUT_FILE"] = name
-	}
-	return dir, nil
-}
-
 // stdin is what the agent reads: nothing, or its input, which feed gets.
 func (r *Processes) stdin(input []byte) (stdin, feed *os.File, err error) {
 	if r.Input != InputStdin {
@@ -302,16 +141,6 @@ func (r *Processes) stdin(input []byte) (stdin, feed *os.File, err error) {
 		err = spawnError("a pipe", "", err)
 	}
 	return stdin, feed, err
-}
-
-var readBuffers = sync.Pool{New: func() any { return new([8 << 10]byte) }}
-
-// drainInto reads an output to its end: nobody ever waits for a full pipe.
-func drainInto(log *logBuffer, out *os.File, done chan struct{}) {
-	defer close(done)
-	buf := readBuffers.Get().(*[8 << 10]byte)
-	defer readBuffers.Put(buf)
-	_, _ = io.CopyBuffer(struct{ io.Writer }{log}, struct{ io.Reader }{out}, buf[:])
 }
 
 // follow sees a process to its end and tells it.
@@ -331,11 +160,7 @@ func (r *Processes) follow(x *process) {
 	exit.CPU = r.spent(x.child.state)
 	good := exit.Code == 0 && exit.Signal == "" && !x.child.stopped()
 	exit.Tail, exit.Log = r.keepLog(x.e, x.log.Bytes(), good)
-	if x.folder != "" && (r.Keep == KeepNone || r.Keep == KeepFailures && good) {
-		if err := os.RemoveAll(x.folder); err != nil {
-			r.Log.Warn("an attempt's folder could not be removed", "folder", x.folder, "err", err)
-		}
-	}
+	r.tidy(x.folder, good)
 	r.forget(x)
 	r.sweepSoon(r.alive)
 	r.events <- controller.Event{Key: x.e.Key, Exit: &exit}
@@ -357,58 +182,6 @@ func (c *child) stopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stopping
-}
-
-// keepLog writes a log, if the policy keeps it, and returns its last lines.
-func (b *base) keepLog(e controller.Execution, log []byte, good bool) (tail, path string) {
-	if len(log) == 0 || good && b.Logs != KeepAll {
-		return "", ""
-	}
-	log = redact(log, e.Secrets)
-	tail = lastLines(log)
-	if b.State == "" || b.Logs == KeepNone {
-		return tail, ""
-	}
-	path = filepath.Join(b.State, "logs", fileName(string(e.Key.Rollout), string(e.Key.Attempt))+".log")
-	err := os.WriteFile(path, log, 0o600)
-	if errors.Is(err, os.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			err = os.WriteFile(path, log, 0o600)
-		}
-	}
-	if err != nil {
-		b.Log.Warn("an attempt's log could not be written", "file", path, "err", err)
-		return tail, ""
-	}
-	return tail, path
-}
-
-func exitOf(s *os.ProcessState) plan.Exit {
-	if s == nil {
-		return plan.Exit{Code: -1, Failure: "lost", Cause: plan.CauseTransient, Message: "the system told nothing of the process's end"}
-	}
-	exit := plan.Exit{Code: s.ExitCode()}
-	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		exit.Signal = ws.Signal().String()
-	}
-	return exit
-}
-
-// closedWithin waits for a channel to be closed, at most for d.
-func closedWithin(c <-chan struct{}, d time.Duration) bool {
-	select {
-	case <-c:
-		return true
-	default:
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-c:
-		return true
-	case <-t.C:
-		return false
-	}
 }
 
 // Stop implements controller.Runner.

@@ -8,6 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// bytesWaiting is the ioctl that tells how much of a pipe is not read yet.
+const bytesWaiting = 0x4004667f // FIONREAD of sys/filio.h
+
 // ident names a process for good: a number that was given to another process
 // since has another time of birth.
 type ident struct {

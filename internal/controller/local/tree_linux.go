@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// bytesWaiting is the ioctl that tells how much of a pipe is not read yet.
+const bytesWaiting = unix.TIOCINQ // FIONREAD
+
 // ident names a process for good: a number that was given to another process
 // since has another time of birth.
 type ident struct {

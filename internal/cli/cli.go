@@ -1,0 +1,193 @@
+// Package cli holds the commands of fulgur, wires the parts of the house
+// together, and owns the order in which they start and stop. It is the only
+// package that knows everyone.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitFailed      = 1   // the command did not do what it says
+	exitUsage       = 2   // bad flags, arguments or run file
+	exitNotReached  = 3   // training ended, and the stop rule was not met
+	exitInterrupted = 130 // Ctrl-C
+)
+
+// Process is what a command may touch of the process it runs in.
+type Process struct {
+	Args           []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+}
+
+// app is one invocation.
+type app struct {
+	Process
+	json bool // --json: results as JSON on stdout
+}
+
+// exitError carries an exit code; err may be nil when all has been said.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageErr marks an error of the command line or the run file.
+func usageErr(err error) error { return &exitError{exitUsage, err} }
+
+// Main runs fulgur and returns the exit code. The first interrupt asks the
+// command to stop cleanly; the second ends the process at once.
+func Main(p Process) int {
+	ctx, stop := interruptible(p.Stderr)
+	defer stop()
+	a := &app{Process: p}
+	root := a.root()
+	root.SetArgs(p.Args)
+	root.SetIn(p.Stdin)
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := exitFailed
+	var ee *exitError
+	switch {
+	case errors.As(err, &ee):
+		code = ee.code
+		if ee.err == nil {
+			return code
+		}
+	case ctx.Err() != nil:
+		code = exitInterrupted
+	case strings.HasPrefix(err.Error(), "unknown ") || strings.Contains(err.Error(), "flag"):
+		code = exitUsage
+	}
+	fmt.Fprintln(p.Stderr, "fulgur: "+err.Error())
+	return code
+}
+
+// interruptible returns a context that the first SIGINT or SIGTERM cancels.
+func interruptible(stderr io.Writer) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	sig := make(chan os.Signal, 2)
+	signal.Notify(sig, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			case <-sig:
+			}
+			if n == 0 {
+				fmt.Fprintln(stderr, "\nstopping: saving a checkpoint and ending the agents (once more: stop now)")
+				cancel()
+				continue
+			}
+			fmt.Fprintln(stderr, "stopped now; what is recorded is kept")
+			forceExit()
+		}
+	}()
+	return ctx, func() { signal.Stop(sig); close(done); cancel() }
+}
+
+// forceExit ends this process and every process of its own that still runs.
+func forceExit() {
+	killChildren()
+	os.Exit(exitInterrupted)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fulgur",
+		Short: "train LLM agents through the harness they ship with",
+		Long: `Fulgur trains LLM agents with reinforcement learning through the harness they are
+deployed with. It sits at the harness's model URL, records each call exactly,
+runs the harness at scale, turns its calls into training samples, and updates
+the policy.
+
+  fulgur demo                     a tool-using agent learns in minutes; a report opens
+  fulgur init                     write a run file for your own agent
+  fulgur try -- COMMAND           run any agent once, and see what would train
+  fulgur train run.yaml           train
+  fulgur serve --run DIR          serve the trained model, OpenAI-compatible
+
+Every flag can also be given as a variable: --listen is FULGUR_LISTEN.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			return a.flagsFromEnv(c)
+		},
+	}
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results as JSON on standard output")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageErr(err) })
+	root.AddGroup(
+		&cobra.Group{ID: "start", Title: "Start here:"},
+		&cobra.Group{ID: "train", Title: "Train and use:"},
+		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "parts", Title: "The parts alone:"},
+	)
+	for _, c := range a.commands() {
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// flagsFromEnv sets each flag that was not given from its FULGUR_ variable.
+func (a *app) flagsFromEnv(c *cobra.Command) error {
+	var first error
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" {
+			return
+		}
+		name := "FULGUR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v := a.Getenv(name); v != "" {
+			if err := c.Flags().Set(f.Name, v); err != nil && first == nil {
+				first = usageErr(fmt.Errorf("variable %s: %w", name, err))
+			}
+		}
+	})
+	return first
+}
+
+// printJSON prints v as one line on standard output.
+func (a *app) printJSON(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encoding the result: %w", err)
+	}
+	_, err = fmt.Fprintf(a.Stdout, "%s\n", b)
+	return err
+}
+
+// say prints a line for people on standard error.
+func (a *app) say(format string, args ...any) { fmt.Fprintf(a.Stderr, format+"\n", args...) }
+
+// notFound makes a KindNotFound error.
+func notFound(op, msg string) error { return fulgur.E(fulgur.KindNotFound, op, msg, nil) }

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fulgur-rl/fulgur"
+	v1 "github.com/fulgur-rl/fulgur/internal/api/v1"
+	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
+	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaichat"
+	"github.com/fulgur-rl/fulgur/internal/gateway/render"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/chat"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/tokens"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
+)
+
+// serverOptions say what the serving half of the house is made of.
+type serverOptions struct {
+	Store         string // "sqlite:PATH", "sqlite::memory:"
+	Power         bool
+	Listen        string
+	Key           string // server key; "": open
+	Gateway       gateway.Options
+	Renderer      *render.Renderer // nil: no endpoint of kind tokens can be served
+	Local         engine.Generator // of inproc endpoints; nil: none
+	ContextLength int
+	History       string
+	Retry         sampler.Retry
+	NoLogProbs    bool
+	Log           *slog.Logger
+}
+
+// server is the serving half of the house: store, gateway and API behind one
+// listener.
+type server struct {
+	store    *store.Store
+	gateway  *gateway.Gateway
+	registry *prometheus.Registry
+	tokens   *tokens.Sampler
+	http     *listener
+}
+
+// URL is the server's base address.
+func (s *server) URL() string { return s.http.url }
+
+// openStore opens a store by its URL.
+func openStore(ctx context.Context, url string, key string, power bool) (*store.Store, error) {
+	path, ok := strings.CutPrefix(url, "sqlite:")
+	if !ok || path == "" {
+		return nil, usageErr(fulgur.E(fulgur.KindUnsupported, "open store "+url, "want sqlite:PATH or sqlite::memory:", nil))
+	}
+	return store.Open(ctx, sqlite.New(path, sqlite.Options{Power: power}), store.Options{ServerKey: key})
+}
+
+// openServer starts store, gateway, API and listener, in this order.
+func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
+	s := &server{registry: prometheus.NewRegistry()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(ctx))
+		}
+	}()
+	if s.store, err = openStore(ctx, o.Store, o.Key, o.Power); err != nil {
+		return nil, err
+	}
+	s.gateway = s.newGateway(o)
+	s.http, err = listen(o.Listen, s.routes(o), o.Log)
+	return s, err
+}
+
+func (s *server) newGateway(o serverOptions) *gateway.Gateway {
+	samplers := map[fulgur.EndpointKind]sampler.Sampler{
+		fulgur.EndpointChat: chat.New(chat.Options{Retry: o.Retry, NoLogProbs: o.NoLogProbs}),
+	}
+	if o.Renderer != nil {
+		s.tokens = tokens.New(tokens.Options{
+			Renderer: tokens.Wrap(o.Renderer), Local: o.Local, ContextLength: o.ContextLength,
+			History: o.History, Records: s.store, Retry: o.Retry,
+		})
+		samplers[fulgur.EndpointTokens] = s.tokens
+	}
+	g := o.Gateway
+	g.Directory, g.Models, g.Records = s.store, s.store, s.store
+	g.Dialects = []dialect.Dialect{openaichat.New()}
+	g.Samplers = samplers
+	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log
+	return gateway.New(g)
+}
+
+// routes puts every handler at its place: the gateway owns /proxy/rollout,
+// /openai, /anthropic and /v1, the API owns /api and v1's pause routes.
+func (s *server) routes(o serverOptions) http.Handler {
+	one := v1.New(v1.Deps{Store: s.store, Gate: s.gateway, ServerKey: o.Key, Log: o.Log})
+	two := v2.New(v2.Deps{Store: s.store, Gate: s.gateway, ServerKey: o.Key, Version: version(), Log: o.Log})
+	mux := http.NewServeMux()
+	for _, p := range []string{"/proxy/rollout/", "/openai/", "/anthropic/", "/v1/"} {
+		mux.Handle(p, s.gateway.Handler())
+	}
+	mux.Handle("/api/v2/", two)
+	mux.Handle("/docs", two)
+	mux.Handle("/", one)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	return mux
+}
+
+// close ends what openServer started, in reverse: no new calls, then those in
+// flight, then the record.
+func (s *server) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	var errs []error
+	if s.gateway != nil {
+		errs = append(errs, s.gateway.Close(ctx))
+	}
+	if s.http != nil {
+		errs = append(errs, s.http.close(ctx))
+	}
+	if s.tokens != nil {
+		errs = append(errs, s.tokens.Close())
+	}
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// listener is an HTTP server on an address of its own.
+type listener struct {
+	srv  *http.Server
+	url  string
+	done chan struct{}
+}
+
+// listen serves h at addr until close.
+func listen(addr string, h http.Handler, log *slog.Logger) (*listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fulgur.E(fulgur.KindExhausted, "listen on "+addr,
+			"the address is taken or not ours: stop what uses it, or choose another with --listen (port 0: any free one)", err)
+	}
+	host := ln.Addr().String()
+	if tcp, ok := ln.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		host = fmt.Sprintf("127.0.0.1:%d", tcp.Port)
+	}
+	l := &listener{url: "http://" + host, done: make(chan struct{}), srv: &http.Server{
+		Handler: h, ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 1 << 20,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+	go func() {
+		defer close(l.done)
+		if err := l.srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the HTTP server ended", "err", err)
+		}
+	}()
+	return l, nil
+}
+
+// close drains the server until ctx ends, then cuts what is left.
+func (l *listener) close(ctx context.Context) error {
+	grace, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if l.srv.Shutdown(grace) != nil {
+		_ = l.srv.Close()
+	}
+	<-l.done
+	return nil
+}
+
+// newKey makes a random server key.
+func newKey() string { return "fulgur-" + strings.ToLower(rand.Text()) }
+
+// logger logs to w at a level named as in the run file.
+func (a *app) logger(level string) *slog.Logger {
+	var l slog.Level
+	if l.UnmarshalText([]byte(level)) != nil {
+		l = slog.LevelInfo
+	}
+	return slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: l}))
+}
+
+// fileLogger logs to a file in the run's folder.
+func fileLogger(d runDir, level string) (*slog.Logger, func() error, error) {
+	f, err := os.OpenFile(d.path("fulgur.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, nil, fulgur.E(fulgur.KindExhausted, "open the log", "the run's folder can't be written", err)
+	}
+	var l slog.Level
+	if l.UnmarshalText([]byte(level)) != nil {
+		l = slog.LevelInfo
+	}
+	return slog.New(slog.NewTextHandler(f, &slog.HandlerOptions{Level: l})), f.Close, nil
+}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/reward"
+	"github.com/fulgur-rl/fulgur/internal/trainer"
+	"github.com/fulgur-rl/fulgur/internal/trainer/data"
+)
+
+// dataSets are the rows of a run.
+type dataSets struct {
+	train      data.Set
+	validation []data.Row
+	test       []data.Row
+}
+
+// readData reads and checks the run's data: every field that the reward and the
+// agent's input name must be there.
+func readData(r *runFile) (d dataSets, err error) {
+	var fields []string
+	for _, p := range r.Agent.Input.Env {
+		if p != "input" {
+			fields = append(fields, p)
+		}
+	}
+	if r.Reward.Expected != "" {
+		fields = append(fields, r.Reward.Expected)
+	}
+	if d.train, err = data.Read(r.resolve(r.Data.Train), data.Options{Fields: fields, Limit: r.Data.Limit}); err != nil {
+		return d, err
+	}
+	if r.Data.Validation != "" {
+		v, err := data.Read(r.resolve(r.Data.Validation), data.Options{Fields: fields, Limit: r.Validation.Problems})
+		if err != nil {
+			return d, err
+		}
+		d.validation = v.Rows
+	}
+	if r.Data.Test != "" {
+		v, err := data.Read(r.resolve(r.Data.Test), data.Options{Fields: fields})
+		if err != nil {
+			return d, err
+		}
+		d.test = v.Rows
+	}
+	return d, nil
+}
+
+// withheld lists the paths of the input that no agent may see.
+func withheld(r config.Reward) []string {
+	var out []string
+	if r.Expected != "" {
+		out = append(out, r.Expected)
+	}
+	return append(out, r.Withhold...)
+}
+
+// grader makes the run's grader; nil where the agents' own rewards count.
+func grader(r config.Reward) (trainer.Grader, error) {
+	if r.Builtin == "" {
+		return nil, nil
+	}
+	g, err := reward.New(r.Builtin, reward.Options{Expected: r.Expected, Compare: r.Compare, Pattern: r.Pattern})
+	if err != nil {
+		return nil, usageErr(err)
+	}
+	return g, nil
+}
+
+// trainerOptions maps the run file to the trainer's options; where it runs, and
+// what it is given to run with, is the caller's to add.
+func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error) {
+	g, err := grader(r.Reward)
+	if err != nil {
+		return trainer.Options{}, err
+	}
+	a := r.Algorithm
+	o := trainer.Options{
+		Run: fulgur.RunID(r.Run), Model: modelName(r.File), Dir: string(dir), Config: r.JSON(), ConfigHash: trainingHash(r.File), Seed: uint64(r.Seed),
+		Grader: g, Train: d.train, Validation: d.validation, Test: d.test,
+		Steps: int64(r.Steps), Epochs: r.Epochs, GroupSize: a.GroupSize, GroupsPerStep: a.GroupsPerStep, Minibatches: a.Minibatches,
+		Estimator:    estimator(a),
+		Loss:         engine.Loss{Name: a.Loss, ClipLow: a.Clip[0], ClipHigh: a.Clip[1]},
+		Adam:         engine.AdamW{Beta1: a.Adam.Beta1, Beta2: a.Adam.Beta2, Eps: a.Adam.Eps, WeightDecay: a.Adam.WeightDecay, ClipNorm: a.Adam.ClipNorm},
+		LearningRate: trainer.LearningRate{Start: a.LearningRate.Start, End: a.LearningRate.End, Over: int64(a.LearningRate.Over)},
+		Sampling:     fulgur.Sampling{Temperature: r.Sampling.Temperature, TopP: r.Sampling.TopP, TopK: r.Sampling.TopK, MaxTokens: r.Sampling.MaxTokens},
+		Withhold:     withheld(r.Reward), Timeout: time.Duration(r.Agent.Timeout),
+		ValidateEvery: int64(r.Validation.Every), Stop: trainer.Stop{Validation: r.Stop.Validation, Twice: r.Stop.Twice},
+		CheckpointEvery: int64(r.Checkpoints.Every), Keep: r.Checkpoints.Keep,
+	}
+	if r.Epochs > 0 {
+		o.Steps = 0
+	}
+	if o.ValidateEvery > 0 && len(o.Validation) == 0 {
+		o.ValidateEvery = 0
+	}
+	if f := r.Outcomes.AgentFailure.Reward; !f.Graded {
+		o.AgentFailure = &f.Value
+	}
+	return o, nil
+}
+
+// trainingHash identifies what a resumed run must share with the run that it
+// goes on: everything but where it is kept and what is shown.
+func trainingHash(f *config.File) string {
+	c := *f
+	c.Out, c.Server, c.Listen, c.Logs, c.Retention, c.Checkpoints, c.Durability = "", "", "", config.Logs{}, config.Retention{}, config.Checkpoints{}, ""
+	c.Steps, c.Epochs, c.Stop = 0, 0, config.Stop{} // a run may be made longer
+	return c.Hash()
+}
+
+// modelName is the name under which agents ask for the policy.
+func modelName(f *config.File) string { return f.Run }
+
+// limits are the controller's limits.
+func limits(f *config.File) plan.Limits {
+	slots := int(f.Runner.Slots)
+	if slots == 0 {
+		slots = autoSlots(f)
+	}
+	return plan.Limits{
+		Slots: slots, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
+		Retries: f.Outcomes.Infrastructure.Retries, Lost: 3,
+	}
+}
+
+// autoSlots is as many agents as a step has rollouts, within 32 a core: more
+// wait for the engine only. Warm workers cost memory each: 2 a core.
+func autoSlots(f *config.File) int {
+	n := f.Algorithm.GroupSize * f.Algorithm.GroupsPerStep
+	if f.Agent.Worker {
+		return max(1, min(n, 2*runtime.NumCPU()))
+	}
+	return max(1, min(n, 32*runtime.NumCPU()))
+}

@@ -1,0 +1,392 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/api/client"
+	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/local"
+	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/engine/embedded"
+	"github.com/fulgur-rl/fulgur/internal/engine/serve"
+	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/gateway/render"
+	"github.com/fulgur-rl/fulgur/internal/trainer"
+	"github.com/fulgur-rl/fulgur/internal/trainer/metrics"
+)
+
+// trainJob is one training run: new or resumed, all in one process or against a
+// server.
+type trainJob struct {
+	app    *app
+	file   *runFile
+	dir    runDir
+	resume bool
+	server string // URL; "": gateway, store and controller run here
+	key    string
+
+	threads int
+	verdict func(result) string // the last words of the view; nil: the usual ones
+}
+
+func (a *app) trainCommand() *cobra.Command {
+	var flags runFileFlags
+	var server, key string
+	var check, schema bool
+	var threads int
+	c := &cobra.Command{
+		Use:     "train RUN.yaml",
+		Short:   "train the agent that a run file describes",
+		GroupID: "train",
+		Long: `Train the agent that a run file describes. Everything runs in this process:
+gateway, store, controller, trainer, and the embedded engine. With --server the
+gateway, the store and the controllers are elsewhere (fulgur serve, fulgur
+controller), and only the trainer and its engine run here.
+
+Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
+		Example: `  fulgur train examples/calc/run.yaml
+  fulgur train run.yaml --set algorithm.group_size=16 --seed 7
+  fulgur train run.yaml --check        # the effective configuration, and what it would start
+  fulgur train --schema > run.schema.json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if schema {
+				_, err := a.Stdout.Write(config.Schema(variants()))
+				return err
+			}
+			if len(args) == 0 {
+				return usageErr(errors.New("name a run file; `fulgur init` writes one"))
+			}
+			r, err := a.loadRunFile(args[0], flags, c)
+			if err != nil {
+				return err
+			}
+			if server == "" {
+				server = r.Server
+			}
+			a.warn(r)
+			if check {
+				return a.check(r)
+			}
+			dir, err := newRunDir(r.Out, r.Run)
+			if err != nil {
+				return err
+			}
+			j := &trainJob{app: a, file: r, dir: dir, server: server, key: key, threads: threads}
+			return a.finish(j.run(c.Context()))
+		},
+	}
+	flags.register(c)
+	c.Flags().StringVar(&server, "server", "", "URL of a running fulgur serve (key server)")
+	c.Flags().StringVar(&key, "key", "", "the server's key")
+	c.Flags().BoolVar(&check, "check", false, "print the effective configuration and what it would start, and start nothing")
+	c.Flags().BoolVar(&schema, "schema", false, "print the run file's JSON Schema")
+	c.Flags().IntVar(&threads, "threads", 0, "workers of the embedded engine (0: one per core)")
+	return c
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var server, key string
+	var steps, threads int
+	c := &cobra.Command{
+		Use:     "resume RUN",
+		Short:   "go on with a run that was stopped or killed",
+		GroupID: "train",
+		Long: `Go on with a run from its last checkpoint. RUN is the run's folder, or its name
+below runs/. Rollouts that ended after the checkpoint are taken from the record,
+not run again; nothing counts twice.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, dir, err := a.openRun(args[0], c)
+			if err != nil {
+				return err
+			}
+			if c.Flags().Changed("steps") {
+				r.Steps = steps
+			}
+			if server == "" {
+				server = r.Server
+			}
+			j := &trainJob{app: a, file: r, dir: dir, resume: true, server: server, key: key, threads: threads}
+			return a.finish(j.run(c.Context()))
+		},
+	}
+	c.Flags().IntVar(&steps, "steps", 0, "train up to this step in place of the run file's `steps`")
+	c.Flags().StringVar(&server, "server", "", "URL of a running fulgur serve")
+	c.Flags().StringVar(&key, "key", "", "the server's key")
+	c.Flags().IntVar(&threads, "threads", 0, "workers of the embedded engine (0: one per core)")
+	return c
+}
+
+// openRun opens the folder of a run with the configuration it was started with.
+func (a *app) openRun(arg string, c *cobra.Command) (*runFile, runDir, error) {
+	dir, err := openRunDir(arg)
+	if err != nil {
+		return nil, "", err
+	}
+	src, err := os.ReadFile(dir.config())
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the run's configuration: %w", err)
+	}
+	f, _, err := config.Parse(src, dir.config(), variants())
+	if err != nil {
+		return nil, "", usageErr(err)
+	}
+	var from origin
+	if err := dir.readJSON("origin.json", &from); err != nil {
+		return nil, "", fmt.Errorf("reading where the run came from: %w", err)
+	}
+	return &runFile{File: f, Dir: from.Dir}, dir, nil
+}
+
+// finish prints a run's result and turns it into the command's error.
+func (a *app) finish(r result, err error) error {
+	if r.Run != "" && a.json {
+		if e := a.printJSON(r); e != nil && err == nil {
+			err = e
+		}
+	}
+	switch {
+	case fulgur.KindOf(err) == fulgur.KindCanceled:
+		return &exitError{exitInterrupted, err}
+	case err != nil:
+		return err
+	case r.stopRule && !r.Reached:
+		return &exitError{exitNotReached, fmt.Errorf("the stop rule was not met in %d steps; `fulgur resume %s --steps N` goes on", r.Steps, r.Run)}
+	}
+	return nil
+}
+
+// check prints the effective configuration and what would be started.
+func (a *app) check(r *runFile) error {
+	d, err := readData(r)
+	if err != nil {
+		return err
+	}
+	if _, err := modelFiles(r.Model, r.Dir); err != nil {
+		return err
+	}
+	if _, err := grader(r.Reward); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(r.JSON())
+	}
+	if _, err := a.Stdout.Write(r.Effective()); err != nil {
+		return err
+	}
+	per := r.Algorithm.GroupSize * r.Algorithm.GroupsPerStep
+	a.say("\nwould start: %d rollouts a step (%d rows x %d), at most %d agents at once, %d steps at most", per, r.Algorithm.GroupsPerStep, r.Algorithm.GroupSize, limits(r.File).Slots, r.Steps)
+	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
+	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName())
+	return nil
+}
+
+// run is the job from start to end: folder, build, house, training, report. The
+// order of start and stop of everything that runs is written here.
+func (j *trainJob) run(ctx context.Context) (_ result, err error) {
+	m := startMeter()
+	data, err := readData(j.file)
+	if err != nil {
+		return result{}, err
+	}
+	files, err := modelFiles(j.file.Model, j.file.Dir)
+	if err != nil {
+		return result{}, err
+	}
+	if err := j.prepare(ctx, m); err != nil {
+		return result{}, err
+	}
+	log, closeLog, err := fileLogger(j.dir, j.file.Logs.Level)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, closeLog()) }()
+
+	eng, rend, err := openPolicy(files, j.file.Model, j.threads)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, eng.Close()) }()
+	j.app.slowWarning(ctx, eng)
+	opts, err := trainerOptions(j.file, j.dir, data)
+	if err != nil {
+		return result{}, err
+	}
+	opts.Resume = j.resume
+	opts.Engine = eng
+
+	w := j.watch(eng, opts)
+	defer w.close()
+	var res trainer.Result
+	if j.server == "" {
+		res, err = j.together(ctx, eng, rend, opts, w, m, log)
+	} else {
+		res, err = j.apart(ctx, eng, opts, w, log)
+	}
+	if err != nil && !res.Interrupted {
+		return result{}, err
+	}
+	out, e := j.conclude(context.WithoutCancel(ctx), res, w, m)
+	return out, errors.Join(err, e)
+}
+
+// prepare writes the run's folder and builds the agent.
+func (j *trainJob) prepare(ctx context.Context, m *meter) error {
+	if !j.resume {
+		err := errors.Join(
+			writeFile(j.dir.config(), j.file.Effective(), 0o644),
+			j.dir.writeJSON("origin.json", origin{Dir: j.file.Dir, Version: version(), Seed: j.file.Seed}, 0o644))
+		if err != nil {
+			return fulgur.E(fulgur.KindExhausted, "start the run", "the run's folder can't be written: check permissions and disk space, or choose another with --out", err)
+		}
+	}
+	if j.server != "" {
+		return nil // the controller builds and starts the agent
+	}
+	return j.app.buildAgent(ctx, j.file, j.dir, m)
+}
+
+// together runs everything in this process.
+func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *render.Renderer, opts trainer.Options, w *watcher, m *meter, log *slog.Logger) (_ trainer.Result, err error) {
+	info, err := eng.Info(ctx)
+	if err != nil {
+		return trainer.Result{}, err
+	}
+	key := newKey()
+	s, err := openServer(ctx, serverOptions{
+		Store: "sqlite:" + j.dir.store(), Power: j.file.Durability == "power", Listen: j.file.Listen, Key: key,
+		Gateway:  gateway.Options{Run: opts.Run, Model: opts.Model},
+		Renderer: rend, Local: eng, ContextLength: info.ContextLength, History: j.file.History, Log: log,
+	})
+	if err != nil {
+		return trainer.Result{}, err
+	}
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	if err := j.dir.writeJSON("server.json", address{URL: s.URL(), Key: key, PID: os.Getpid()}, 0o600); err != nil {
+		return trainer.Result{}, err
+	}
+	defer os.Remove(j.dir.path("server.json"))
+
+	stopAgents, err := j.app.startController(ctx, controllerJob{
+		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m,
+	})
+	if err != nil {
+		return trainer.Result{}, err
+	}
+	defer func() { err = errors.Join(err, stopAgents()) }()
+
+	gauges, err := metrics.NewGauges(s.registry, opts.Run)
+	if err != nil {
+		return trainer.Result{}, err
+	}
+	opts.Sinks = []metrics.Sink{gauges}
+	opts.Store, opts.Gate, opts.Observer = s.store, s.gateway, w.observe
+	return trainer.Run(ctx, opts)
+}
+
+// apart runs the trainer and its engine here, against a server.
+func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer.Options, w *watcher, log *slog.Logger) (_ trainer.Result, err error) {
+	c, err := client.New(j.server, client.Options{Key: j.key})
+	if err != nil {
+		return trainer.Result{}, usageErr(err)
+	}
+	tokenKey := newKey()
+	l, err := listen(j.file.Listen, serve.New(eng, serve.Options{Model: opts.Model, Key: tokenKey}), log)
+	if err != nil {
+		return trainer.Result{}, err
+	}
+	defer func() { err = errors.Join(err, l.close(context.WithoutCancel(ctx))) }()
+	opts.Engine = served{Engine: eng, url: l.url + "/v1", key: tokenKey}
+	opts.Store, opts.Gate, opts.Observer = c, c, w.observe
+	return trainer.Run(ctx, opts)
+}
+
+// served is an engine whose tokens are had over HTTP.
+type served struct {
+	engine.Engine
+	url, key string
+}
+
+// Publish returns the listener's address in place of the process's own.
+func (s served) Publish(ctx context.Context, v fulgur.PolicyVersion) ([]fulgur.Endpoint, error) {
+	list, err := s.Engine.Publish(ctx, v)
+	for i := range list {
+		list[i].URL, list[i].Key = s.url, s.key
+	}
+	return list, err
+}
+
+// controllerJob is what a controller is made of.
+type controllerJob struct {
+	file   *runFile
+	dir    runDir
+	run    fulgur.RunID
+	model  string
+	url    string // the gateway, as agents reach it
+	store  controller.Store
+	gate   controller.Gateway
+	secret string // the server key: never passed on to an agent
+	log    *slog.Logger
+	meter  *meter
+}
+
+// startController starts runner and controller; the function that it returns
+// stops them, with every agent, and returns what went wrong.
+func (a *app) startController(ctx context.Context, j controllerJob) (func() error, error) {
+	f := j.file
+	runner, err := local.New(local.Options{
+		Command: config.Expand(f.Agent.Command, string(j.dir)), Dir: f.Dir, State: j.dir.attempts(), Env: f.Agent.Input.Env,
+		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
+		Secrets: []string{j.secret}, Scope: scope(j.dir, j.run), Log: j.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.onForce(func() { _ = runner.Close() })
+	c, err := controller.New(controller.Options{Run: j.run, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Log: j.log}, j.store, j.gate, runner)
+	if err != nil {
+		return nil, errors.Join(err, runner.Close())
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	var failed error
+	wg.Go(func() {
+		if failed = c.Run(ctx); failed != nil {
+			j.log.Error("the controller stopped", "err", failed)
+		}
+	})
+	return func() error {
+		cancel()
+		wg.Wait()
+		err := errors.Join(failed, runner.Close())
+		if j.meter != nil {
+			j.meter.agents = runner.ChildCPU()
+		}
+		return err
+	}, nil
+}
+
+func keep(s string) local.Keep { return local.Keep(s) }
+
+// scope names what a runner's processes belong to, the same after a restart.
+func scope(d runDir, run fulgur.RunID) string { return string(d) + "#" + string(run) }
+
+// slowWarning says what to expect of a CPU without our kernels.
+func (a *app) slowWarning(ctx context.Context, e engine.Engine) {
+	info, err := e.Info(ctx)
+	if err == nil && info.Slow {
+		a.say("warning: this CPU has no kernels in this version (AVX2 or AVX-512 on amd64): the engine is about 20 times slower.")
+	}
+}

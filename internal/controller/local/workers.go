@@ -1,0 +1,465 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// Workers runs agents in long-lived processes, for programs whose start is what
+// costs. It implements controller.Runner.
+//
+// The protocol (architecture: How an agent is run). One line of JSON in per
+// rollout, one out:
+//
+//	{"v":1,"rollout_id":"…","attempt_id":"…","input":…,"env":{…},"dir":"…","deadline":1760000000.5}
+//	{"v":1,"rollout_id":"…","ok":true,"error":null}
+//
+// deadline is in seconds since the epoch, null if there is none; held calls
+// move it, so it is for the agent's information. Any other line on standard
+// output fails the rollout, and the worker is replaced. Standard error is the
+// log. End of input means exit. A rollout runs from the moment its worker has
+// read its line: a worker's start-up is outside the rollout's timeout. What a
+// process shares between its rollouts is not isolated.
+//
+// A worker's own environment is the parent's with the literals of Options.Env
+// and FULGUR_WORKER=1; what belongs to a rollout is in its line.
+type Workers struct {
+	*base
+	// Guarded by base.mu:
+	live    map[plan.Key]*job
+	waiting []*job
+	workers map[*worker]bool // all that exist; true: idle
+}
+
+// job is a rollout for a worker.
+type job struct {
+	e      controller.Execution
+	line   []byte
+	folder string
+
+	// Guarded by base.mu:
+	worker  *worker
+	stopped bool
+}
+
+// worker is a place for one process after another.
+type worker struct {
+	n    int
+	jobs chan *job // one at a time; closed: end
+	p    *pipes    // the process; nil: none. Only its goroutine changes it, under base.mu
+}
+
+// NewWorkers checks the options; the first Start starts the first worker.
+func NewWorkers(o Options) (*Workers, error) {
+	switch {
+	case o.Workers < 1:
+		return nil, fulgur.E(fulgur.KindInvalid, "set up the local runner", "the number of workers (runner.slots) must be at least 1", nil)
+	case o.Input == InputStdin:
+		return nil, fulgur.E(fulgur.KindInvalid, "set up the local runner", "a worker's standard input is the protocol's: its input comes in each line, so set agent.input to env or file", nil)
+	case o.WorkerStart <= 0:
+		o.WorkerStart = time.Minute
+	}
+	p, err := o.prepare()
+	if err != nil {
+		return nil, err
+	}
+	return &Workers{base: newBase(p), live: map[plan.Key]*job{}, workers: map[*worker]bool{}}, nil
+}
+
+// Start implements controller.Runner: an event tells when the agent runs.
+func (r *Workers) Start(_ context.Context, e controller.Execution) (controller.Started, error) {
+	r.mu.Lock()
+	if j := r.live[e.Key]; j != nil {
+		defer r.mu.Unlock()
+		return controller.Started{}, nil
+	}
+	r.mu.Unlock()
+	j, err := r.prepareJob(e)
+	if err != nil {
+		return controller.Started{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return controller.Started{}, fulgur.E(fulgur.KindUnavailable, "", "the runner is closed", nil)
+	}
+	if r.live[e.Key] != nil { // another Start was quicker
+		return controller.Started{}, nil
+	}
+	r.live[e.Key] = j
+	for w, idle := range r.workers {
+		if idle {
+			r.giveLocked(w, j)
+			return controller.Started{}, nil
+		}
+	}
+	if len(r.workers) < r.Workers {
+		w := &worker{n: len(r.workers), jobs: make(chan *job, 1)}
+		r.giveLocked(w, j)
+		r.wg.Go(func() { r.work(w) })
+		return controller.Started{}, nil
+	}
+	r.waiting = append(r.waiting, j)
+	return controller.Started{}, nil
+}
+
+func (r *Workers) giveLocked(w *worker, j *job) {
+	r.workers[w] = false
+	j.worker = w
+	w.jobs <- j
+}
+
+// prepareJob makes the rollout's line.
+func (r *Workers) prepareJob(e controller.Execution) (*job, error) {
+	mapped, err := r.mapped(e)
+	if err != nil {
+		return nil, err
+	}
+	env := make(map[string]string, len(mapped)+len(e.Env))
+	for _, m := range []map[string]string{mapped, e.Env} {
+		for name, value := range m {
+			if err := checkVar(name, value); err != nil { // what works as a worker works as a process too
+				return nil, err
+			}
+			env[name] = value
+		}
+	}
+	j := &job{e: e}
+	dir := r.Dir
+	if r.Workspace || r.Input == InputFile {
+		if j.folder, dir, err = r.files(e, env); err != nil {
+			return nil, err
+		}
+	}
+	var deadline *float64
+	if e.Timeout > 0 {
+		at := float64(time.Now().Add(e.Timeout).UnixMilli()) / 1000
+		deadline = &at
+	}
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	err = enc.Encode(struct {
+		V        int               `json:"v"`
+		Rollout  fulgur.RolloutID  `json:"rollout_id"`
+		Attempt  fulgur.AttemptID  `json:"attempt_id"`
+		Input    json.RawMessage   `json:"input"`
+		Env      map[string]string `json:"env"`
+		Dir      string            `json:"dir"`
+		Deadline *float64          `json:"deadline"`
+	}{1, e.Key.Rollout, e.Key.Attempt, e.Input, env, dir, deadline})
+	if err != nil {
+		r.tidy(j.folder, false)
+		return nil, fulgur.E(fulgur.KindInvalid, "", "the rollout's input is not JSON", err)
+	}
+	j.line = line.Bytes()
+	return j, nil
+}
+
+// work is a worker's goroutine: it takes rollouts until it is closed.
+func (r *Workers) work(w *worker) {
+	for j := range w.jobs {
+		exit := r.runJob(w, j)
+		ended := w.p != nil && (w.p.child.stopped() || w.p.dead())
+		if ended {
+			<-w.p.child.gone
+			w.p.finish()
+		}
+		r.told(w, j, exit)
+		if ended {
+			r.replace(w)
+		}
+		r.next(w)
+	}
+	if w.p != nil {
+		w.p.leave(r.Grace)
+		r.spent(w.p.child.state)
+	}
+}
+
+// replace drops a worker's dead process and starts the next, so that it is warm
+// for the next rollout; one that died at its start-up is only tried again when
+// there is one.
+func (r *Workers) replace(w *worker) {
+	old := w.p
+	r.spent(old.child.state)
+	r.mu.Lock()
+	w.p = nil
+	closed := r.closed
+	r.mu.Unlock()
+	if old.fresh || closed {
+		return
+	}
+	if p, err := r.spawn(w); err == nil {
+		r.mu.Lock()
+		w.p = p
+		r.mu.Unlock()
+	}
+}
+
+// next gives a worker the rollout that waits longest, or lets it idle.
+func (r *Workers) next(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	if len(r.waiting) > 0 {
+		j := r.waiting[0]
+		r.waiting = r.waiting[1:]
+		r.giveLocked(w, j)
+		return
+	}
+	r.workers[w] = true
+}
+
+// runJob sees one rollout to its end.
+func (r *Workers) runJob(w *worker, j *job) plan.Exit {
+	stopped := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return j.stopped
+	}
+	if stopped() {
+		return plan.Exit{Code: -1, Signal: "terminated"}
+	}
+	if w.p != nil && (w.p.dead() || w.p.stray()) {
+		w.p.kill()
+		r.spent(w.p.child.state)
+		r.mu.Lock()
+		w.p = nil
+		r.mu.Unlock()
+	}
+	if w.p == nil {
+		p, err := r.spawn(w)
+		if err != nil {
+			return spawnExit(err)
+		}
+		r.mu.Lock()
+		w.p = p
+		r.mu.Unlock()
+	}
+	p := w.p
+	if stopped() { // Stop has not seen this process, or it has and ends it
+		return plan.Exit{Code: -1, Signal: "terminated"}
+	}
+	p.log.Reset()
+	p.send(j.line)
+	if p.fresh {
+		if exit, ok := r.warm(p); !ok {
+			return exit
+		}
+		p.fresh = false
+	}
+	r.events <- controller.Event{Key: j.e.Key, Handle: p.child.handle}
+	select {
+	case line, open := <-p.lines:
+		if open {
+			return p.answer(line, j.e.Key.Rollout)
+		}
+		// It closed its output: it has ended, or cannot answer any more.
+		if !closedWithin(p.child.gone, r.Grace) {
+			p.kill()
+			return plan.Exit{Code: -1, Failure: "protocol", Message: "the worker closed its standard output without an answer"}
+		}
+	case <-p.child.gone:
+	}
+	if line, ok := p.last(); ok { // it answered, and ended
+		return p.answer(line, j.e.Key.Rollout)
+	}
+	exit := exitOf(p.child.state)
+	if exit.Code == 0 && !p.child.stopped() {
+		exit = plan.Exit{Code: -1, Failure: "protocol", Message: "the worker exited with code 0 without an answer"}
+	}
+	return exit
+}
+
+// warm waits until a new process has read its first line.
+func (r *Workers) warm(p *pipes) (plan.Exit, bool) {
+	limit := time.NewTimer(r.WorkerStart)
+	defer limit.Stop()
+	for nap := time.Millisecond; ; nap = min(2*nap, 20*time.Millisecond) {
+		if p.taken() {
+			return plan.Exit{}, true
+		}
+		t := time.NewTimer(nap)
+		select {
+		case <-t.C:
+			continue
+		case <-p.child.gone:
+			t.Stop()
+			if p.taken() { // it read its line, and ended: that is the rollout's end
+				return plan.Exit{}, true
+			}
+			exit := exitOf(p.child.state)
+			if p.child.stopped() {
+				return exit, false
+			}
+			how := fmt.Sprintf("with code %d", exit.Code)
+			if exit.Signal != "" {
+				how = "by signal " + exit.Signal
+			}
+			return plan.Exit{Code: -1, Failure: "worker", Cause: plan.CauseTransient, Message: "the worker ended " + how + " at its start-up, before it read its first line"}, false
+		case <-limit.C:
+			t.Stop()
+			p.kill()
+			return plan.Exit{Code: -1, Failure: "worker", Cause: plan.CauseTransient, Message: fmt.Sprintf("the worker had not read its first line %s after its start", r.WorkerStart)}, false
+		}
+	}
+}
+
+// told tells a rollout's exit.
+func (r *Workers) told(w *worker, j *job, exit plan.Exit) {
+	good := exit.Code == 0 && exit.Failure == "" && exit.Signal == ""
+	if w.p != nil {
+		exit.Tail, exit.Log = r.keepLog(j.e, w.p.log.Bytes(), good && !w.p.child.stopped())
+	}
+	r.tidy(j.folder, good)
+	r.mu.Lock()
+	delete(r.live, j.e.Key)
+	j.worker = nil
+	r.mu.Unlock()
+	r.events <- controller.Event{Key: j.e.Key, Exit: &exit}
+}
+
+// Stop implements controller.Runner: with the rollout goes its worker.
+func (r *Workers) Stop(_ context.Context, key plan.Key) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	j := r.live[key]
+	if j == nil || j.stopped {
+		return nil
+	}
+	j.stopped = true
+	if j.worker != nil {
+		if p := j.worker.p; p != nil {
+			p.child.stop(r.Grace)
+		}
+		return nil
+	}
+	for i, x := range r.waiting {
+		if x == j {
+			r.waiting = append(r.waiting[:i:i], r.waiting[i+1:]...)
+			delete(r.live, key)
+			r.wg.Go(func() {
+				r.tidy(j.folder, false)
+				r.events <- controller.Event{Key: key, Exit: &plan.Exit{Code: -1, Signal: "terminated"}}
+			})
+			break
+		}
+	}
+	return nil
+}
+
+// List implements controller.Runner.
+func (r *Workers) List(context.Context) ([]plan.Key, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keys := make([]plan.Key, 0, len(r.live))
+	for k := range r.live {
+		keys = append(keys, k)
+	}
+	return keys, nil
+}
+
+// Close implements controller.Runner.
+func (r *Workers) Close() error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	r.mu.Unlock()
+	keys, _ := r.List(context.Background())
+	for _, k := range keys {
+		_ = r.Stop(context.Background(), k)
+	}
+	r.mu.Lock()
+	for w := range r.workers {
+		close(w.jobs) // one that is given is still taken first
+	}
+	r.mu.Unlock()
+	r.shut()
+	return nil
+}
+
+// pipes is a worker's process with its ends.
+type pipes struct {
+	child *child
+	in    *os.File // we write
+	queue *os.File // the read end of in, held to see what the worker has not read
+	out   *os.File
+	err   *os.File
+	log   *logBuffer
+	lines chan string // of standard output; closed at its end
+	quit  chan struct{}
+	read  chan struct{} // standard error is at its end
+	sent  chan struct{} // the last line is written
+	fresh bool          // has not read its first line
+	once  sync.Once
+}
+
+const maxLine = 1 << 20
+
+// spawn starts a worker's process.
+func (r *Workers) spawn(w *worker) (*pipes, error) {
+	literals := map[string]string{"FULGUR_WORKER": "1", markName: r.owner + "/worker/" + fmt.Sprint(w.n)}
+	for name, value := range r.Env {
+		if value != "input" && !strings.HasPrefix(value, "input.") {
+			literals[name] = value
+		}
+	}
+	env, err := r.merge(literals)
+	if err != nil {
+		return nil, err
+	}
+	var files [6]*os.File // in, out, err: read end, write end
+	closeAll := func() {
+		for _, f := range files {
+			if f != nil {
+				_ = f.Close()
+			}
+		}
+	}
+	for i := 0; i < len(files); i += 2 {
+		if files[i], files[i+1], err = os.Pipe(); err != nil {
+			closeAll()
+			return nil, spawnError("a pipe", "", err)
+		}
+	}
+	proc, err := r.forker.start(r.program, r.Command, &os.ProcAttr{Dir: r.Dir, Env: env, Files: []*os.File{files[0], files[3], files[5]}, Sys: attributes(r.orphans)})
+	if err != nil {
+		closeAll()
+		return nil, spawnError(r.program, r.Dir, err)
+	}
+	_ = files[3].Close()
+	_ = files[5].Close()
+	p := &pipes{child: newChild(proc, literals[markName]), in: files[1], queue: files[0], out: files[2], err: files[4], log: newLogBuffer(r.LogCap),
+		lines: make(chan string, 16), quit: make(chan struct{}), read: make(chan struct{}), sent: make(chan struct{}), fresh: true}
+	close(p.sent)
+	go p.child.wait()
+	go p.scan()
+	go drainInto(p.log, p.err, p.read)
+	return p, nil
+}
+
+// spawnExit is the exit of a rollout whose worker could not be started.
+func spawnExit(err error) plan.Exit {
+	x := plan.Exit{Code: -1, Failure: "spawn", Cause: plan.CausePermanent, Message: "the worker could not be started: " + err.Error()}
+	switch fulgur.KindOf(err) {
+	case fulgur.KindExhausted, fulgur.KindUnavailable:
+		x.Cause = plan.CauseTransient
+	}
+	return x
+}

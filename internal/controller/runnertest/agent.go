@@ -1,0 +1,166 @@
+// Package runnertest is the conformance suite of controller.Runner, and the
+// agents, good and bad, that it runs: the test binary itself, executed again.
+package runnertest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// AgentEnv makes a test binary an agent: "process" or "worker".
+const AgentEnv = "FULGUR_TEST_AGENT"
+
+// Main is what TestMain calls first: it is the agent, if the environment says
+// so, and does not return then.
+func Main() {
+	switch os.Getenv(AgentEnv) {
+	case "process":
+		os.Exit(behave(os.Getenv("DO"), ""))
+	case "worker":
+		worker()
+	case "child":
+		hang()
+	}
+}
+
+// hang sleeps for longer than any test; a select without cases would be a
+// deadlock to the Go runtime.
+func hang() { time.Sleep(time.Hour) }
+
+// behave does what it is told, words divided by ";", and returns an exit code:
+//
+//	exit N · crash (SIGKILL to itself) · hang · ignore (SIGTERM) · say TEXT ·
+//	print N bytes · sleep MS · polite FILE (on SIGTERM writes FILE and exits) ·
+//	child FILE (a child holds the pipes; its pid goes to FILE) · daemon FILE (one in
+//	a session of its own) · env NAME · stdin · file NAME · write FILE · pwd
+func behave(do, dir string) int {
+	for _, step := range strings.Split(do, ";") {
+		word, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
+		switch word {
+		case "":
+		case "exit":
+			n, _ := strconv.Atoi(arg)
+			return n
+		case "crash":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			hang()
+		case "hang":
+			hang()
+		case "ignore":
+			signal.Ignore(syscall.SIGTERM)
+		case "say":
+			fmt.Fprintln(os.Stderr, arg)
+		case "print":
+			n, _ := strconv.Atoi(arg)
+			line := strings.Repeat("x", 99) + "\n"
+			w := bufio.NewWriter(os.Stderr)
+			for ; n > 0; n -= len(line) {
+				_, _ = w.WriteString(line)
+			}
+			_ = w.Flush()
+		case "sleep":
+			n, _ := strconv.Atoi(arg)
+			time.Sleep(time.Duration(n) * time.Millisecond)
+		case "polite":
+			c := make(chan os.Signal, 1)
+			signal.Notify(c, syscall.SIGTERM)
+			<-c
+			_ = os.WriteFile(arg, []byte("bye"), 0o600)
+			return 0
+		case "child", "daemon":
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), AgentEnv+"=child")
+			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+			if word == "daemon" {
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			}
+			if err := cmd.Start(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 9
+			}
+			put(arg, strconv.Itoa(cmd.Process.Pid))
+		case "pid":
+			put(arg, strconv.Itoa(os.Getpid()))
+		case "env":
+			fmt.Fprintf(os.Stderr, "%s=%s\n", arg, os.Getenv(arg))
+		case "stdin":
+			b, _ := bufio.NewReader(os.Stdin).ReadString(0)
+			fmt.Fprintln(os.Stderr, "stdin", len(b), b[:min(len(b), 200)])
+		case "file":
+			b, err := os.ReadFile(os.Getenv(arg))
+			fmt.Fprintln(os.Stderr, "file", string(b), err)
+		case "write":
+			put(arg, "here")
+		case "pwd":
+			d, _ := os.Getwd()
+			fmt.Fprintln(os.Stderr, "pwd", d)
+		default:
+			fmt.Fprintln(os.Stderr, "unknown step", word)
+			return 8
+		}
+	}
+	return 0
+}
+
+// put writes a file whole: who sees it sees its text.
+func put(name, text string) {
+	_ = os.WriteFile(name+".tmp", []byte(text), 0o600)
+	_ = os.Rename(name+".tmp", name)
+}
+
+// worker speaks the protocol of long-lived workers. Beside behave's words it
+// knows, for a whole rollout: nonsense (prints a line that is no answer), wrong (answers
+// for another rollout), fail TEXT (answers not ok).
+func worker() {
+	if ms, err := strconv.Atoi(os.Getenv("FULGUR_TEST_STARTUP")); err == nil {
+		time.Sleep(time.Duration(ms) * time.Millisecond)
+	}
+	if os.Getenv("FULGUR_TEST_BROKEN") != "" {
+		fmt.Fprintln(os.Stderr, "no module named tools")
+		os.Exit(4)
+	}
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 16<<20)
+	for in.Scan() {
+		var job struct {
+			V         int               `json:"v"`
+			RolloutID string            `json:"rollout_id"`
+			Attempt   string            `json:"attempt_id"`
+			Input     json.RawMessage   `json:"input"`
+			Env       map[string]string `json:"env"`
+			Dir       string            `json:"dir"`
+		}
+		if err := json.Unmarshal(in.Bytes(), &job); err != nil || job.V != 1 {
+			fmt.Fprintln(os.Stderr, "bad line", err)
+			os.Exit(7)
+		}
+		do := job.Env["DO"]
+		word, arg, _ := strings.Cut(do, " ")
+		ok, problem := true, any(nil)
+		switch word {
+		case "nonsense":
+			fmt.Println("hello from a library")
+		case "wrong":
+			job.RolloutID += "x"
+		case "fail":
+			ok, problem = false, arg
+		case "exit", "crash":
+			os.Exit(behave(do, job.Dir))
+		default:
+			if code := behave(do, job.Dir); code != 0 {
+				os.Exit(code)
+			}
+		}
+		b, _ := json.Marshal(map[string]any{"v": 1, "rollout_id": job.RolloutID, "ok": ok, "error": problem})
+		fmt.Println(string(b))
+	}
+	os.Exit(0)
+}

@@ -1,0 +1,210 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+func TestRunLearnsAndCountsEachRolloutOnce(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Steps = 30
+	var steps []StepDone
+	var progress []Progress
+	o.Observer = func(ev Event) {
+		switch ev := ev.(type) {
+		case StepDone:
+			steps = append(steps, ev)
+		case Progress:
+			progress = append(progress, ev)
+		case Warning:
+			if ev.Code != "unanimous" && ev.Code != "zero_reward" {
+				t.Errorf("warning %s: %s", ev.Code, ev.Message)
+			}
+		}
+	}
+	r, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Before.Sampled.Rate > 0.4 || r.After.Sampled.Rate < 0.9 {
+		t.Errorf("pass@1 went from %.2f to %.2f; want at most 0.4 to at least 0.9", r.Before.Sampled.Rate, r.After.Sampled.Rate)
+	}
+	if want := int64(30 * 24); r.Rollouts != want || r.Steps != 30 {
+		t.Errorf("%d steps with %d rollouts, want 30 with %d", r.Steps, r.Rollouts, want)
+	}
+	if want := int64(2*2*24 + 7*2*12); r.Evaluated != want {
+		t.Errorf("%d evaluation rollouts, want %d", r.Evaluated, want)
+	}
+	if len(steps) != 30 || r.Updates < 30 || r.Updates > 60 {
+		t.Errorf("%d steps seen, %d updates", len(steps), r.Updates)
+	}
+	for _, p := range progress { // case UI-02
+		if p.Done > p.Total {
+			t.Errorf("progress %d of %d", p.Done, p.Total)
+		}
+	}
+	best, err := BestCheckpoint(dir)
+	if err != nil || filepath.Base(best) != r.Best.Dir {
+		t.Errorf("best checkpoint %s (%v), want %s", best, err, r.Best.Dir)
+	}
+	if _, err := os.Stat(filepath.Join(best, "bigram.json")); err != nil {
+		t.Error(err)
+	}
+	if all, _ := Checkpoints(dir); len(all) > o.Keep+1 {
+		t.Errorf("%d checkpoints kept, want the last %d and the best", len(all), o.Keep)
+	}
+}
+
+func TestStopRuleNeedsTheScoreTwiceInARow(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Steps, o.ValidateEvery, o.Stop = 200, 2, Stop{Validation: 0.9, Twice: true}
+	var scores []float64
+	o.Observer = func(ev Event) {
+		if v, ok := ev.(Evaluated); ok && v.Part == "val" {
+			scores = append(scores, v.Sampled.Rate)
+		}
+	}
+	r, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(scores)
+	if !r.Reached || n < 2 || scores[n-1] < 0.9 || scores[n-2] < 0.9 {
+		t.Fatalf("reached %v after %v", r.Reached, scores)
+	}
+	for i := 1; i < n-1; i++ {
+		if scores[i] >= 0.9 && scores[i-1] >= 0.9 {
+			t.Errorf("went on after two good validations: %v", scores)
+		}
+	}
+}
+
+func TestInfrastructureFailuresNeitherTrainNorVote(t *testing.T) { // AL-10
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Steps, o.Test = 2, nil
+	zero := 0.0
+	o.AgentFailure = &zero
+	var seen []StepDone
+	warned := false
+	o.Observer = func(ev Event) {
+		switch ev := ev.(type) {
+		case StepDone:
+			seen = append(seen, ev)
+		case Warning:
+			warned = warned || ev.Code == "infrastructure"
+		}
+	}
+	n := 0
+	a := &agents{st: st, gen: e, slots: 1, fail: func(r fulgur.Rollout, _ fulgur.AttemptID) *fulgur.AttemptReport {
+		n++
+		switch n % 6 {
+		case 1:
+			return &fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "spawn"}}
+		case 2:
+			return &fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeAgent, Reason: "exit"}}
+		}
+		return nil
+	}}
+	if _, err := train(t, t.Context(), o, a); err != nil {
+		t.Fatal(err)
+	}
+	if !warned {
+		t.Error("no warning for a sixth of the rollouts lost to infrastructure")
+	}
+	for _, s := range seen {
+		if s.Masked != 4 {
+			t.Errorf("step %d: %d masked, want 4", s.Step, s.Masked)
+		}
+		for _, l := range s.Rollouts {
+			switch l.Class {
+			case fulgur.OutcomeInfrastructure:
+				if l.Masked == "" || l.Advantage != 0 || l.Weight != 0 || l.Reward != nil {
+					t.Errorf("infrastructure failure takes part: %+v", l)
+				}
+			case fulgur.OutcomeAgent:
+				if l.Masked != "" || l.Reward == nil || *l.Reward != 0 {
+					t.Errorf("agent failure without its configured reward: %+v", l)
+				}
+			}
+		}
+	}
+}
+
+func TestAllInfrastructureStopsWithAClearMessage(t *testing.T) { // AD-10
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Test = nil
+	a := &agents{st: st, gen: e, slots: 2, fail: func(fulgur.Rollout, fulgur.AttemptID) *fulgur.AttemptReport {
+		return &fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "spawn"}}
+	}}
+	_, err := train(t, t.Context(), o, a)
+	if !errors.Is(err, &fulgur.Error{Kind: fulgur.KindUnavailable}) || !strings.Contains(err.Error(), "24 × infrastructure: spawn") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNaNLossStopsBeforeTheWeightsChange(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	e.failLoss = true
+	o := options(dir, st, e)
+	o.Test = nil
+	_, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 2})
+	if err == nil || !strings.Contains(err.Error(), "NaN") {
+		t.Errorf("got %v", err)
+	}
+	for _, w := range e.Weights {
+		if w != 0 {
+			t.Fatal("a weight changed")
+		}
+	}
+}
+
+func TestASecondTrainerOfTheRunIsRefused(t *testing.T) { // ST-11
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	if err := st.PutRun(t.Context(), fulgur.Run{ID: "r", Model: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.AcquireLease(t.Context(), "r", "trainer", "other", 1e12); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Run(t.Context(), options(dir, st, e))
+	if fulgur.KindOf(err) != fulgur.KindConflict {
+		t.Errorf("got %v, want a conflict", err)
+	}
+}
+
+func TestCancelWritesACheckpointAndSaysHowToGoOn(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o.Observer = func(ev Event) {
+		if p, ok := ev.(Progress); ok && p.Part == "train" && p.Step == 6 && p.Done == 5 {
+			cancel()
+		}
+	}
+	r, err := train(t, ctx, o, &agents{st: st, gen: e, slots: 2})
+	if fulgur.KindOf(err) != fulgur.KindCanceled || !r.Interrupted || !strings.Contains(r.Resume, dir) {
+		t.Fatalf("got %v, %+v", err, r)
+	}
+	_, s, err := Last(dir)
+	if err != nil || s.Cursor.Step != 5 {
+		t.Errorf("last checkpoint at step %d (%v), want 5", s.Cursor.Step, err)
+	}
+}

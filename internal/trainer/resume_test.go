@@ -1,0 +1,235 @@
+package trainer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// childEnv makes this test binary train in that folder and exit, so that a test
+// can kill it.
+const childEnv = "FULGUR_TRAINER_TEST_CHILD"
+
+// TestChild is not a test of its own: the kill test runs it as a process.
+func TestChild(t *testing.T) {
+	dir := os.Getenv(childEnv)
+	if dir == "" {
+		t.Skip("run by TestKilledRunEndsAsUndisturbed")
+	}
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Resume, o.LeaseTTL = true, 50*time.Millisecond
+	o.Observer = func(ev Event) {
+		if s, ok := ev.(StepDone); ok {
+			fmt.Printf("step %d\n", s.Step)
+		}
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		_, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 1})
+		if fulgur.KindOf(err) == fulgur.KindConflict && time.Now().Before(deadline) {
+			time.Sleep(10 * time.Millisecond) // the lease of the process that was killed has not ended yet
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+}
+
+// undisturbed trains without a break and returns what is left of the run.
+func undisturbed(t *testing.T) remains {
+	t.Helper()
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	if _, err := train(t, t.Context(), options(dir, st, e), &agents{st: st, gen: e, slots: 1}); err != nil {
+		t.Fatal(err)
+	}
+	return remainsOf(t, dir)
+}
+
+// remains are what a run leaves, without times and ids.
+type remains struct {
+	Weights  string
+	State    State
+	Metrics  []map[string]any
+	Rollouts []RolloutLine
+}
+
+func remainsOf(t *testing.T, dir string) remains {
+	t.Helper()
+	path, state, err := Last(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(path, "bigram.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(raw)
+	out := remains{Weights: hex.EncodeToString(sum[:]), State: state}
+	out.State.Timing = Timing{}
+	for _, e := range []**Evaluation{&out.State.Before, &out.State.After, &out.State.Validated} {
+		if *e != nil {
+			c := **e
+			c.Wall = 0
+			*e = &c
+		}
+	}
+	for _, line := range linesOf(t, filepath.Join(dir, "metrics.jsonl")) {
+		m := map[string]any{}
+		if err := json.Unmarshal(line, &m); err != nil {
+			t.Fatal(err)
+		}
+		for k := range m {
+			if k == "time" || strings.HasPrefix(k, "time/") {
+				delete(m, k)
+			}
+		}
+		out.Metrics = append(out.Metrics, m)
+	}
+	for _, line := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
+		var l RolloutLine
+		if err := json.Unmarshal(line, &l); err != nil {
+			t.Fatal(err)
+		}
+		l.ID, l.Seconds = "", 0
+		out.Rollouts = append(out.Rollouts, l)
+	}
+	return out
+}
+
+func linesOf(t *testing.T, path string) [][]byte {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+}
+
+func TestInterruptedRunEndsAsUndisturbed(t *testing.T) { // AS-07
+	want := undisturbed(t)
+	for _, at := range []Progress{
+		{Part: "before", Done: 7}, {Part: "train", Step: 1, Done: 3}, {Part: "train", Step: 5, Done: 20},
+		{Part: "val", Step: 4, Done: 2}, {Part: "val", Step: 12, Done: 9}, {Part: "after", Step: 12, Done: 11},
+	} {
+		t.Run(fmt.Sprintf("stopped at %s of step %d", at.Part, at.Step), func(t *testing.T) {
+			dir := t.TempDir()
+			st := openStore(t, dir)
+			e := newBigram(vocab)
+			o := options(dir, st, e)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o.Observer = func(ev Event) {
+				if p, ok := ev.(Progress); ok && p.Part == at.Part && p.Step == at.Step && p.Done == at.Done {
+					cancel()
+				}
+			}
+			if _, err := train(t, ctx, o, &agents{st: st, gen: e, slots: 1}); !errors.Is(err, &fulgur.Error{Kind: fulgur.KindCanceled}) {
+				t.Fatalf("got %v", err)
+			}
+			e = newBigram(vocab)
+			o = options(dir, st, e)
+			o.Resume = true
+			if _, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, remainsOf(t, dir)); diff != "" {
+				t.Errorf("resumed run differs (-undisturbed +resumed):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestKilledRunEndsAsUndisturbed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and kills processes")
+	}
+	want := undisturbed(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	dir := t.TempDir()
+	for kill := 0; ; kill++ {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$", "-test.v")
+		cmd.Env = append(os.Environ(), childEnv+"="+dir)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// Killed some time after its first, second or third step.
+		left, killed := 1+rng.IntN(3), false
+		var log strings.Builder
+		in := bufio.NewScanner(out)
+		for in.Scan() {
+			log.WriteString(in.Text() + "\n")
+			if !strings.HasPrefix(in.Text(), "step ") || kill >= 5 {
+				continue
+			}
+			if left--; left == 0 {
+				time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
+				killed = true
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		err = cmd.Wait()
+		if err == nil {
+			t.Logf("ended after %d kills", kill)
+			break
+		}
+		if !killed {
+			t.Fatalf("the run failed: %v\n%s", err, log.String())
+		}
+	}
+	if diff := cmp.Diff(want, remainsOf(t, dir)); diff != "" {
+		t.Errorf("killed and resumed run differs (-undisturbed +killed):\n%s", diff)
+	}
+}
+
+func TestResumeRefusesWhatDoesNotFit(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Steps, o.Test = 3, nil
+	if _, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Options){
+		"other configuration": func(o *Options) { o.ConfigHash = "x" },
+		"other data":          func(o *Options) { o.Train.Hash = "x" },
+		"other seed":          func(o *Options) { o.Seed = 8 },
+		"train, not resume":   func(o *Options) { o.Resume = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(dir, st, newBigram(vocab))
+			o.Resume = true
+			change(&o)
+			if _, err := Run(t.Context(), o); fulgur.KindOf(err) != fulgur.KindConflict {
+				t.Errorf("got %v, want a conflict", err)
+			}
+		})
+	}
+}
