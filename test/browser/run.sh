@@ -25,9 +25,9 @@ chrome() {
     --enable-logging=stderr --v=0 --virtual-time-budget=4000 "$@" "file://$PWD/$out/report.html"
 }
 chrome --dump-dom >"$out/dom.html" 2>"$out/console.txt"
-chrome --window-size=1180,3400 --screenshot="$PWD/$out/light.png" 2>>"$out/console.txt"
-chrome --window-size=1180,3400 --blink-settings=preferredColorScheme=0 --screenshot="$PWD/$out/dark.png" 2>>"$out/console.txt"
-chrome --window-size=420,3400 --screenshot="$PWD/$out/narrow.png" 2>>"$out/console.txt"
+chrome --window-size=1180,4700 --screenshot="$PWD/$out/light.png" 2>>"$out/console.txt"
+chrome --window-size=1180,4700 --blink-settings=preferredColorScheme=0 --screenshot="$PWD/$out/dark.png" 2>>"$out/console.txt"
+chrome --window-size=420,5200 --screenshot="$PWD/$out/narrow.png" 2>>"$out/console.txt"
 
 fail() { echo "FAIL: $1"; exit 1; }
 if grep -E 'CONSOLE.*(rror|refused|Refused|violat)' "$out/console.txt"; then fail "an error on the console"; fi
