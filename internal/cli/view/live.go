@@ -59,9 +59,11 @@ type closing struct{}
 
 func (m model) View() tea.View {
 	if m.ended {
-		return tea.NewView("")
+		return tea.View{DisableBracketedPasteMode: true}
 	}
-	return tea.NewView(m.text())
+	view := tea.NewView(m.text())
+	view.DisableBracketedPasteMode = true // nothing is read: leave the terminal as it is
+	return view
 }
 
 // text is the block that is drawn anew, at most five lines.
