@@ -5,7 +5,9 @@ package runnertest
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -40,7 +42,7 @@ func hang() { time.Sleep(time.Hour) }
 //	exit N · crash (SIGKILL to itself) · hang · ignore (SIGTERM) · say TEXT ·
 //	print N bytes · sleep MS · polite FILE (on SIGTERM writes FILE and exits) ·
 //	child FILE (a child holds the pipes; its pid goes to FILE) · daemon FILE (one in
-//	a session of its own) · env NAME · stdin · file NAME · write FILE · pwd
+//	a session of its own) · call (asks the model; exits with 5 if that fails) · env NAME · stdin · file NAME · write FILE · pwd
 func behave(do, dir string) int {
 	for _, step := range strings.Split(do, ";") {
 		word, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
@@ -99,6 +101,11 @@ func behave(do, dir string) int {
 			fmt.Fprintln(os.Stderr, "file", string(b), err)
 		case "write":
 			put(arg, "here")
+		case "call":
+			if err := call(); err != nil {
+				fmt.Fprintln(os.Stderr, "call:", err)
+				return 5
+			}
 		case "pwd":
 			d, _ := os.Getwd()
 			fmt.Fprintln(os.Stderr, "pwd", d)
@@ -108,6 +115,25 @@ func behave(do, dir string) int {
 		}
 	}
 	return 0
+}
+
+// call makes one model call, as a harness does.
+func call() error {
+	req, err := http.NewRequest("POST", os.Getenv("OPENAI_BASE_URL")+"/chat/completions", strings.NewReader(`{"model":"m","messages":[]}`))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+os.Getenv("OPENAI_API_KEY"))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
 }
 
 // put writes a file whole: who sees it sees its text.
@@ -141,6 +167,9 @@ func worker() {
 		if err := json.Unmarshal(in.Bytes(), &job); err != nil || job.V != 1 {
 			fmt.Fprintln(os.Stderr, "bad line", err)
 			os.Exit(7)
+		}
+		for name, value := range job.Env {
+			_ = os.Setenv(name, value)
 		}
 		do := job.Env["DO"]
 		word, arg, _ := strings.Cut(do, " ")

@@ -1,0 +1,434 @@
+package controller_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/local"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
+)
+
+func TestMain(m *testing.M) {
+	runnertest.Main()
+	goleak.VerifyTestMain(m)
+}
+
+const run fulgur.RunID = "calc"
+
+// house is a store, a model server that records calls, and a controller.
+type house struct {
+	t     *testing.T
+	store *store.Store
+	model *model
+	ctrl  *controller.Controller
+	stop  func() // stops the controller and waits for it
+}
+
+type setup struct {
+	limits  plan.Limits
+	local   local.Options
+	holder  string
+	wrap    func(*store.Store) controller.Store
+	workers int
+}
+
+func open(t *testing.T) *house {
+	t.Helper()
+	s, err := store.Open(t.Context(), sqlite.New(filepath.Join(t.TempDir(), "store.db"), sqlite.Options{}), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if err := s.PutRun(t.Context(), fulgur.Run{ID: run, Model: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	m := &model{store: s, acts: map[plan.Key]*fulgur.Activity{}, status: http.StatusOK}
+	m.server = httptest.NewServer(m)
+	t.Cleanup(m.server.Close)
+	return &house{t: t, store: s, model: m}
+}
+
+func (h *house) start(s setup) *house {
+	h.t.Helper()
+	s.limits.Slots = cmp.Or(s.limits.Slots, 4)
+	if s.limits.Backoff == 0 {
+		s.limits.Backoff = time.Millisecond
+	}
+	if s.local.Command == nil {
+		s.local.Command = []string{os.Args[0]}
+		s.local.Env = map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}
+		if s.workers > 0 {
+			s.local.Env[runnertest.AgentEnv], s.local.Workers = "worker", s.workers
+		}
+	}
+	s.local.Grace = 200 * time.Millisecond
+	var r controller.Runner
+	var err error
+	if s.workers > 0 {
+		r, err = local.NewWorkers(s.local)
+	} else {
+		r, err = local.New(s.local)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var st controller.Store = h.store
+	if s.wrap != nil {
+		st = s.wrap(h.store)
+	}
+	h.ctrl, err = controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Model: "m", Holder: s.holder, Limits: s.limits, LeaseTTL: 500 * time.Millisecond}, st, h.model, r)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func(c *controller.Controller) { done <- c.Run(ctx) }(h.ctrl)
+	h.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			h.t.Error("run:", err)
+		}
+		if err := r.Close(); err != nil {
+			h.t.Error("close:", err)
+		}
+	})
+	h.t.Cleanup(h.stop)
+	return h
+}
+
+// create makes rollouts that do what they are told: id → do.
+func (h *house) create(change func(*fulgur.RolloutSpec), dos ...string) (ids []fulgur.RolloutID) {
+	h.t.Helper()
+	var specs []fulgur.RolloutSpec
+	for i, do := range dos {
+		input, _ := json.Marshal(map[string]string{"do": do, "answer": "42"})
+		s := fulgur.RolloutSpec{ID: fulgur.RolloutID(fmt.Sprintf("r-%d", i)), Run: run, Input: input, IsTrain: true, Withhold: []string{"input.answer"}}
+		if change != nil {
+			change(&s)
+		}
+		specs = append(specs, s)
+		ids = append(ids, s.ID)
+	}
+	if _, err := h.store.CreateRollouts(h.t.Context(), specs); err != nil {
+		h.t.Fatal(err)
+	}
+	return ids
+}
+
+// ended waits until a rollout has ended.
+func (h *house) ended(id fulgur.RolloutID) (r fulgur.Rollout) {
+	h.t.Helper()
+	runnertest.Until(h.t, string(id)+" has ended", func() bool {
+		var err error
+		if r, err = h.store.Rollout(h.t.Context(), id); err != nil {
+			h.t.Fatal(err)
+		}
+		return r.State.Terminal()
+	})
+	return r
+}
+
+func (h *house) attempts(id fulgur.RolloutID) []fulgur.Attempt {
+	h.t.Helper()
+	a, err := h.store.Attempts(h.t.Context(), id)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return a
+}
+
+// model answers calls and records them, as the gateway does; it checks the
+// credential against the store.
+type model struct {
+	store  *store.Store
+	server *httptest.Server
+
+	mu     sync.Mutex
+	acts   map[plan.Key]*fulgur.Activity
+	status int
+	held   time.Duration // added to what every attempt reports
+}
+
+func (m *model) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.AttemptID) (fulgur.Activity, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := fulgur.Activity{}
+	if p := m.acts[plan.Key{Rollout: id, Attempt: at}]; p != nil {
+		a = *p
+	}
+	a.Held += m.held
+	return a, nil
+}
+
+func (m *model) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	who, err := m.store.Identify(req.Context(), strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "))
+	part := strings.Split(req.URL.Path, "/") // "", proxy, rollout, ID, attempt, A, mode, M, openai, v1, …
+	if err != nil || len(part) < 10 || part[3] != string(who.Rollout) || part[5] != string(who.Attempt) || who.Ended {
+		http.Error(w, "no", http.StatusForbidden)
+		return
+	}
+	key := plan.Key{Rollout: who.Rollout, Attempt: who.Attempt}
+	m.mu.Lock()
+	if m.acts[key] == nil {
+		m.acts[key] = &fulgur.Activity{}
+	}
+	a := m.acts[key]
+	c := fulgur.Call{ID: fulgur.CallID(fmt.Sprintf("%s.%s.%d", key.Rollout, key.Attempt, a.Calls)), Run: run, Rollout: key.Rollout, Attempt: key.Attempt,
+		Index: a.Calls, Mode: fulgur.Mode(part[7]), Model: "m", HTTPStatus: m.status, Fate: fulgur.FateDelivered, StartedAt: time.Now()}
+	if m.status != http.StatusOK {
+		c.Error = "connection refused"
+	}
+	a.Calls++
+	a.LastEnd = time.Now()
+	m.mu.Unlock()
+	if err := m.store.AppendCall(req.Context(), &c); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(c.HTTPStatus)
+}
+
+func TestAgentRunsAndEnds(t *testing.T) {
+	for name, workers := range map[string]int{"as a process": 0, "as a worker": 2} {
+		t.Run(name, func(t *testing.T) {
+			h := open(t).start(setup{workers: workers})
+			ids := h.create(nil, "call; call", "call; exit 3", "say a; crash", "")
+			for i, want := range []fulgur.Outcome{
+				{Class: fulgur.OutcomeOK, Reason: "ok", Calls: 2},
+				{Class: fulgur.OutcomeAgent, Reason: "exit", Calls: 1},
+				{Class: fulgur.OutcomeAgent, Reason: "signal"},
+				{Class: fulgur.OutcomeOK, Reason: "no_calls"}, // CL-09
+			} {
+				r := h.ended(ids[i])
+				if o := r.Outcome; o.Class != want.Class || o.Reason != want.Reason || o.Calls != want.Calls || (o.Message == "") != (want.Reason == "ok") {
+					t.Errorf("rollout %d: outcome %+v", i, *o)
+				}
+				if (r.State == fulgur.Succeeded) != (want.Class == fulgur.OutcomeOK) {
+					t.Errorf("rollout %d is %s", i, r.State)
+				}
+			}
+			a := h.attempts(ids[0])
+			if len(a) != 1 || a[0].Runner != "local" || a[0].Handle == "" || a[0].Holder == "" || a[0].StartedAt == nil || a[0].EndedAt == nil {
+				t.Errorf("attempt %+v", a)
+			}
+			runnertest.Until(t, "all are counted", func() bool { return len(h.ctrl.Stats().Outcomes) == 4 })
+			if s := h.ctrl.Stats(); s.Started != 4 || s.Running+s.Starting+s.Queued != 0 || s.Outcomes["ok/no_calls"] != 1 {
+				t.Errorf("stats %+v", s)
+			}
+		})
+	}
+}
+
+func TestWithheldAnswerNeverReachesTheAgent(t *testing.T) {
+	o := local.Options{Command: []string{os.Args[0]}, State: t.TempDir(), Input: local.InputFile, Logs: local.KeepAll,
+		Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do", "ALL": "input"}}
+	h := open(t).start(setup{local: o})
+	id := h.create(nil, "env ALL; file FULGUR_INPUT_FILE; exit 1")[0]
+	r := h.ended(id)
+	if !strings.Contains(r.Outcome.Message, "file {") || strings.Contains(r.Outcome.Message, "42") {
+		t.Errorf("message %s", r.Outcome.Message)
+	}
+	o.Env = map[string]string{"A": "input.answer"}
+	h.stop()
+	h.start(setup{local: o})
+	id = h.create(func(s *fulgur.RolloutSpec) { s.ID = "asks" }, "")[0]
+	if r := h.ended(id); r.Outcome.Class != fulgur.OutcomeInfrastructure || r.Outcome.Reason != "input" || !strings.Contains(r.Outcome.Message, "withheld") {
+		t.Errorf("outcome %+v", *r.Outcome)
+	}
+}
+
+// flaky refuses the first reports of an end.
+type flaky struct {
+	*store.Store
+	mu   sync.Mutex
+	left int
+}
+
+func (f *flaky) ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error) {
+	f.mu.Lock()
+	refuse := r.Phase == fulgur.PhaseEnded && f.left > 0
+	if refuse {
+		f.left--
+	}
+	f.mu.Unlock()
+	if refuse {
+		return fulgur.Rollout{}, fulgur.E(fulgur.KindUnavailable, "report", "HTTP 500", nil)
+	}
+	return f.Store.ReportAttempt(ctx, id, a, r)
+}
+
+func TestTimeoutStaysTheReason_CL01(t *testing.T) {
+	h := open(t).start(setup{wrap: func(s *store.Store) controller.Store { return &flaky{Store: s, left: 2} }, limits: plan.Limits{Retries: 2}})
+	id := h.create(func(s *fulgur.RolloutSpec) { s.Timeout = 100 * time.Millisecond }, "ignore; say thinking; hang")[0]
+	r := h.ended(id)
+	if o := r.Outcome; r.State != fulgur.Failed || o.Class != fulgur.OutcomeAgent || o.Reason != "timeout" || !strings.Contains(o.Message, "100ms") || !strings.Contains(o.Message, "thinking") {
+		t.Errorf("outcome %+v", *o)
+	}
+}
+
+func TestRolloutThatGoesTakesItsProcesses_CL02(t *testing.T) {
+	for name, end := range map[string]func(*house, fulgur.RolloutID) error{
+		"deleted": func(h *house, id fulgur.RolloutID) error { return h.store.DeleteRollout(h.t.Context(), id) },
+		"ended": func(h *house, id fulgur.RolloutID) error {
+			_, err := h.store.EndRollout(h.t.Context(), id, fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "over"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := open(t).start(setup{limits: plan.Limits{Slots: 1}})
+			file := filepath.Join(t.TempDir(), "pid")
+			id := h.create(nil, "pid "+file+"; hang", "call")
+			pid := runnertest.Pid(t, file)
+			if err := end(h, id[0]); err != nil {
+				t.Fatal(err)
+			}
+			runnertest.Until(t, "the agent is dead", func() bool { return runnertest.Dead(pid) })
+			if r := h.ended(id[1]); r.State != fulgur.Succeeded { // it got the slot
+				t.Errorf("the next one: %+v", r.Outcome)
+			}
+		})
+	}
+}
+
+func TestShortAgentsKeepThePoolFull_CL05(t *testing.T) {
+	h := open(t).start(setup{limits: plan.Limits{Slots: 8}, local: local.Options{Command: []string{"sleep", "0.1"}}})
+	begin := time.Now()
+	ids := h.create(nil, make([]string, 80)...)
+	for _, id := range ids {
+		h.ended(id)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("80 agents of 100 ms through 8 slots took %s, 1 s at best", took)
+	}
+}
+
+func TestMoreThanAHundredAtOnce_CL06(t *testing.T) {
+	h := open(t).start(setup{limits: plan.Limits{Slots: 120}, local: local.Options{Command: []string{"sleep", "60"}}})
+	h.create(nil, make([]string, 200)...)
+	runnertest.Until(t, "120 run", func() bool { s := h.ctrl.Stats(); return s.Running == 120 && s.Queued == 80 })
+}
+
+func TestLargeInputIsRefusedBeforeTheStart_CL07(t *testing.T) {
+	h := open(t).start(setup{limits: plan.Limits{Retries: 2}})
+	id := h.create(nil, strings.Repeat("x", 150_000))[0]
+	r := h.ended(id)
+	if o := r.Outcome; o.Class != fulgur.OutcomeInfrastructure || o.Reason != "input" || !strings.Contains(o.Message, "DO would hold 150000 bytes") || len(h.attempts(id)) != 1 {
+		t.Errorf("outcome %+v", *o)
+	}
+}
+
+func TestIdleAgent_CL11(t *testing.T) {
+	h := open(t).start(setup{limits: plan.Limits{Total: time.Hour, Idle: 150 * time.Millisecond}})
+	ids := h.create(nil, "call; sleep 50; call; hang", "call; sleep 100; call; sleep 100; call; sleep 100; call")
+	if o := h.ended(ids[0]).Outcome; o.Class != fulgur.OutcomeAgent || o.Reason != "idle" || o.Calls != 2 || !strings.Contains(o.Message, "150ms") {
+		t.Errorf("outcome %+v", *o)
+	}
+	if o := h.ended(ids[1]).Outcome; o.Reason != "ok" {
+		t.Errorf("one that calls often enough: %+v", *o)
+	}
+}
+
+func TestHeldCallsStopTheClocks(t *testing.T) {
+	h := open(t)
+	h.model.held = 400 * time.Millisecond
+	h.start(setup{})
+	begin := time.Now()
+	id := h.create(func(s *fulgur.RolloutSpec) { s.Timeout = 100 * time.Millisecond }, "hang")[0]
+	h.ended(id)
+	if took := time.Since(begin); took < 500*time.Millisecond {
+		t.Errorf("ended after %s, with 100 ms of active time allowed and 400 ms held", took)
+	}
+}
+
+func TestUpstreamThatIsDownGivesNewAttempts(t *testing.T) {
+	h := open(t)
+	h.model.status = http.StatusBadGateway
+	h.start(setup{limits: plan.Limits{Retries: 2}})
+	id := h.create(nil, "call")[0]
+	o := h.ended(id).Outcome
+	if o.Class != fulgur.OutcomeInfrastructure || o.Reason != "upstream" || !strings.Contains(o.Message, "no retry is left") {
+		t.Errorf("outcome %+v", *o)
+	}
+	if a := h.attempts(id); len(a) != 3 {
+		t.Errorf("%d attempts, want 3", len(a))
+	}
+}
+
+func TestStopAndStartGoesOn(t *testing.T) {
+	h := open(t).start(setup{})
+	file := filepath.Join(t.TempDir(), "pid")
+	id := h.create(nil, "pid "+file+"; call; sleep 300")[0]
+	pid := runnertest.Pid(t, file)
+	h.stop()
+	if !runnertest.Dead(pid) {
+		t.Error("the agent outlives its controller")
+	}
+	r, _ := h.store.Rollout(t.Context(), id)
+	if a := h.attempts(id); r.State != fulgur.Running || len(a) != 1 || a[0].Outcome == nil || a[0].Outcome.Reason != "shutdown" {
+		t.Fatalf("rollout is %s, attempts %+v", r.State, a)
+	}
+	h.start(setup{})
+	if r := h.ended(id); r.State != fulgur.Succeeded || r.LastAttempt != "1" {
+		t.Errorf("rollout %+v", r)
+	}
+}
+
+func TestOneControllerLeads(t *testing.T) {
+	h := open(t).start(setup{holder: "first"})
+	first := h.stop
+	ids := h.create(nil, "call")
+	h.ended(ids[0])
+	h.start(setup{holder: "second"})
+	id := h.create(func(s *fulgur.RolloutSpec) { s.ID = "next" }, "call")[0]
+	h.ended(id)
+	if a := h.attempts(id); a[0].Holder != "first" {
+		t.Errorf("run by %s while the first leads", a[0].Holder)
+	}
+	first()
+	id = h.create(func(s *fulgur.RolloutSpec) { s.ID = "last" }, "call")[0]
+	h.ended(id)
+	if a := h.attempts(id); a[0].Holder != "second" {
+		t.Errorf("run by %s after the first has left", a[0].Holder)
+	}
+}
+
+func TestV1EnvMapOfTheRollout(t *testing.T) {
+	h := open(t).start(setup{local: local.Options{Command: []string{os.Args[0]}, Env: map[string]string{"DO": "exit 9"}}})
+	id := h.create(func(s *fulgur.RolloutSpec) {
+		s.Config = json.RawMessage(`{"local":{"env_map":{"DO":"input.do","` + runnertest.AgentEnv + `":"process"}}}`)
+	}, "call; exit 4")[0]
+	if o := h.ended(id).Outcome; o.ExitCode == nil || *o.ExitCode != 4 {
+		t.Errorf("outcome %+v", *o)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, o := range map[string]controller.Options{
+		"no address": {Run: run, Limits: plan.Limits{Slots: 1}},
+		"no slots":   {Run: run, AgentURL: "http://127.0.0.1:1"},
+		"no run":     {AgentURL: "http://127.0.0.1:1", Limits: plan.Limits{Slots: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := controller.New(o, nil, nil, nil); fulgur.KindOf(err) != fulgur.KindInvalid {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
