@@ -18,9 +18,9 @@ const (
 	highestStart  = .35
 	highestGreedy = .10
 	// nearDemonstrators is how far the model may be from the demonstrators' rate
-	// at each number of events, 300 problems each (standard error up to .028).
+	// at each number of events (standard error of acceptProblems: up to .025).
 	nearDemonstrators = .08
-	acceptProblems    = 300
+	acceptProblems    = 400
 )
 
 // score are rates of right answers.
@@ -58,29 +58,29 @@ func (a acceptance) check() error {
 	return nil
 }
 
-// accept measures the policy g in the agent's own loop.
-func accept(ctx context.Context, t *talk, g engine.Generator, x mistakes, seed uint64, print func(string, ...any)) (acceptance, error) {
+// accept measures the policy g in the agent's own loop, on problems of its own.
+func accept(ctx context.Context, t *talk, g engine.Generator, o options) (acceptance, error) {
 	var a acceptance
 	measure := func(name string, events func(i int) int) (score, error) {
-		r := stream(seed, streamAcceptance)
+		r := stream(o.seed, streamAcceptance)
 		var stories []*story
-		s := score{Problems: acceptProblems}
-		for i := range acceptProblems {
+		s := score{Problems: o.problems}
+		for i := range o.problems {
 			stories = append(stories, newStory(r, events(i), func(*story) bool { return true }))
 		}
-		for i := range 10 * acceptProblems {
+		for i := range 10 * o.problems {
 			p := stories[i%len(stories)]
-			c, err := t.demonstrate(ctx, p, newDemonstrator(r, x, p))
+			c, err := t.demonstrate(ctx, p, newDemonstrator(r, o.recipe.skill, p))
 			if err != nil {
 				return s, err
 			}
-			s.Demonstrators += right(c, p) / (10 * acceptProblems)
+			s.Demonstrators += right(c, p) / float64(10*o.problems)
 		}
 		var err error
-		if s.Sampled, err = t.solve(ctx, g, stories, 1, seed); err == nil {
-			s.Greedy, err = t.solve(ctx, g, stories, 0, seed)
+		if s.Sampled, err = t.solve(ctx, g, stories, 1, o.seed); err == nil {
+			s.Greedy, err = t.solve(ctx, g, stories, 0, o.seed)
 		}
-		print("%-9s  demonstrators %.3f  sampled %.3f  greedy %.3f\n", name, s.Demonstrators, s.Sampled, s.Greedy)
+		o.print("%-9s  demonstrators %.3f  sampled %.3f  greedy %.3f\n", name, s.Demonstrators, s.Sampled, s.Greedy)
 		return s, err
 	}
 	var err error

@@ -11,9 +11,11 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"testing/fstest"
 	"time"
 
 	"github.com/fulgur-rl/fulgur/internal/engine/embedded"
@@ -29,7 +31,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	o := options{model: *out, data: *data, seed: *seed, recipe: standard, only: *only}
+	o := options{model: *out, data: *data, seed: *seed, recipe: standard, problems: acceptProblems, only: *only}
 	o.recipe.steps = *steps
 	if err := o.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "warmstart:", err)
@@ -41,6 +43,7 @@ type options struct {
 	model, data string
 	seed        uint64
 	recipe      recipe
+	problems    int // of each measurement
 	only        string
 	quiet       bool
 }
@@ -136,7 +139,7 @@ func (o options) make(ctx context.Context, files map[string][]byte, problems spl
 		return figures{}, err
 	}
 	defer e.Close()
-	talk, err := newTalk(files)
+	talk, err := newTalk(memory(files))
 	if err != nil {
 		return figures{}, err
 	}
@@ -157,21 +160,13 @@ func (o options) make(ctx context.Context, files map[string][]byte, problems spl
 	if _, err := e.Publish(ctx, 1); err != nil {
 		return figures{}, err
 	}
-	f.Acceptance, err = accept(ctx, talk, e, o.recipe.skill, o.seed, o.print)
+	f.Acceptance, err = accept(ctx, talk, e, o)
 	return f, err
 }
 
 // retest measures the model that is there.
 func (o options) retest(ctx context.Context) error {
-	files := map[string][]byte{}
-	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
-		b, err := os.ReadFile(filepath.Join(o.model, name))
-		if err != nil {
-			return fmt.Errorf("reading the model: %w", err)
-		}
-		files[name] = b
-	}
-	talk, err := newTalk(files)
+	talk, err := newTalk(os.DirFS(o.model))
 	if err != nil {
 		return err
 	}
@@ -180,11 +175,20 @@ func (o options) retest(ctx context.Context) error {
 		return err
 	}
 	defer e.Close()
-	a, err := accept(ctx, talk, e, o.recipe.skill, o.seed, o.print)
+	a, err := accept(ctx, talk, e, o)
 	if err != nil {
 		return err
 	}
 	return a.check()
+}
+
+// memory is a folder that holds these files.
+func memory(files map[string][]byte) fs.FS {
+	out := fstest.MapFS{}
+	for name, b := range files {
+		out[name] = &fstest.MapFile{Data: b}
+	}
+	return out
 }
 
 func hash(b []byte) string {

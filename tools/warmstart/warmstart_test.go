@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/fulgur-rl/fulgur"
 
 	"github.com/fulgur-rl/fulgur/examples/calc/agent/loop"
 )
@@ -109,5 +113,136 @@ func TestTheVocabularyIsFullAndHasAtMostTwoDigitsAToken(t *testing.T) {
 	b, err2 := again.tokenizerJSON()
 	if err != nil || err2 != nil || string(a) != string(b) {
 		t.Error("the same tokens give another file", err, err2)
+	}
+}
+
+func newTestTalk(t *testing.T) (*talk, map[string][]byte) {
+	t.Helper()
+	files, err := options{seed: 1}.files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	talk, err := newTalk(memory(files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return talk, files
+}
+
+// The prompt of turn n+1 must begin with the tokens of turn n as they were
+// sampled, and be what the template makes of the messages: then a demonstration's
+// tokens are those that the gateway prompts with.
+func TestDemonstrationsAreTokenForTokenWhatTheGatewayRenders(t *testing.T) {
+	talk, _ := newTestTalk(t)
+	r := stream(1, 101)
+	for i := range 200 {
+		s := newStory(r, 1+i%4, anyStory)
+		x := skill
+		x.guess = .1
+		c, err := talk.demonstrate(t.Context(), s, newDemonstrator(r, x, s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i < 10 {
+			t.Logf("%s\n", talk.r.Decode(c.tokens))
+		}
+		text, err := talk.r.Text(c.messages, talk.tools)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := talk.r.Decode(c.tokens)
+		if want := strings.TrimSuffix(text, "\n<|im_start|>assistant\n"); said != want {
+			t.Fatalf("the tokens say\n%s\nthe template\n%s", said, want)
+		}
+		malformed := slices.ContainsFunc(c.messages, func(m fulgur.Message) bool { return m.Content == loop.BadCall && m.Role == "user" })
+		again, err := talk.r.Render(c.messages, talk.tools)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !malformed && !slices.Equal(c.tokens, again[:len(c.tokens)]) {
+			t.Fatalf("rendered at once the tokens are others:\n%q\n%q", talk.r.TokenTexts(c.tokens), talk.r.TokenTexts(again))
+		}
+		if len(c.tokens) != len(c.sampled) || c.sampled[0] || !c.sampled[len(c.sampled)-1] {
+			t.Fatal("the mask does not fit")
+		}
+	}
+}
+
+func TestThePromptIsAsReadable(t *testing.T) {
+	talk, _ := newTestTalk(t)
+	c, err := talk.converse(t.Context(), "Mia has 12 pens. Mia gets 5 more. How many pens?", func(c *conversation) ([]int32, error) {
+		text := []string{callText("12+5"), callText("12+5+1"), `<tool_call>{"name":}</tool_call>`, "Answer: 17"}[c.calls]
+		return append(talk.words.Encode(nil, text), talk.end), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `<|im_start|>system
+Use the tool, then say Answer: N
+calc(expression): one operation per call<|im_end|>
+<|im_start|>user
+Mia has 12 pens. Mia gets 5 more. How many pens?<|im_end|>
+<|im_start|>assistant
+<tool_call>{"name":"calc","arguments":{"expression":"12+5"}}</tool_call><|im_end|>
+<|im_start|>tool
+17<|im_end|>
+<|im_start|>assistant
+<tool_call>{"name":"calc","arguments":{"expression":"12+5+1"}}</tool_call><|im_end|>
+<|im_start|>tool
+error: one operation<|im_end|>
+<|im_start|>assistant
+<tool_call>{"name":}</tool_call><|im_end|>
+<|im_start|>user
+error: bad call<|im_end|>
+<|im_start|>assistant
+Answer: 17<|im_end|>`
+	if got := talk.r.Decode(c.tokens); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if c.final != "Answer: 17" || c.calls != 4 {
+		t.Errorf("final %q after %d calls", c.final, c.calls)
+	}
+}
+
+func TestTheSameStepsGiveTheSameBytes(t *testing.T) {
+	problems := newSplit(1)
+	_, files := newTestTalk(t)
+	var first [2][]byte
+	for i := range first {
+		o := options{seed: 1, recipe: standard, problems: 4, quiet: true}
+		o.recipe.steps = 3
+		dir := t.TempDir() + "/checkpoint"
+		f, err := o.make(t.Context(), files, problems, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Loss < 5 || f.Loss > 8 || f.Tokens < 1000 {
+			t.Errorf("loss %.3f after three steps of %d tokens", f.Loss, f.Tokens)
+		}
+		if first[i], err = os.ReadFile(dir + "/model.safetensors"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(first[0], first[1]) {
+		t.Error("two runs of the same steps give other weights")
+	}
+}
+
+func TestTheAcceptanceTestRefusesABadStart(t *testing.T) {
+	good := acceptance{Mix: score{Sampled: .27, Greedy: .01}, Events: []score{{Demonstrators: .4, Sampled: .36}}}
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+	for name, spoil := range map[string]func(*acceptance){
+		"nothing to learn from":      func(a *acceptance) { a.Mix.Sampled = .1 },
+		"little left to learn":       func(a *acceptance) { a.Mix.Sampled = .4 },
+		"greedy decoding solves it":  func(a *acceptance) { a.Mix.Greedy = .5 },
+		"a number of events is lost": func(a *acceptance) { a.Events[0].Sampled = .3 },
+	} {
+		bad := good
+		bad.Events = slices.Clone(good.Events)
+		if spoil(&bad); bad.check() == nil {
+			t.Errorf("%s: accepted", name)
+		}
 	}
 }
