@@ -80,7 +80,7 @@ func Build(group fulgur.GroupID, calls []fulgur.Call, o Options) Built {
 	b.markUseful()
 	b.done = make([]bool, len(calls))
 	for i := range calls {
-		if b.useful[i] && !b.done[i] {
+		for b.useful[i] && !b.done[i] { // once, unless it arrived before the calls it follows from
 			b.emit(i)
 		}
 	}
@@ -134,7 +134,8 @@ func (b *builder) markUseful() {
 // emit makes the sample that starts to be new at call i: its ancestors as
 // context, then it and the calls that continue it.
 func (b *builder) emit(i int) {
-	// Calls arrive in any order: a parent that is not done yet comes first.
+	// Calls arrive in any order: an ancestor that is not done yet comes first,
+	// and another of its branches may come before this one.
 	for p := b.Forest.Parent[i]; p != trace.NoParent && !b.done[p]; p = b.Forest.Parent[i] {
 		i = p
 	}
