@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -26,6 +27,7 @@ type flow struct {
 	attempt *attempt // nil: plain serving
 	meta    dialect.Meta
 	ans     *answer
+	leave   func() // ends the flight; a slow reader of the last bytes holds up no drain
 }
 
 // run holds, samples, records and answers. True: break the connection.
@@ -48,11 +50,20 @@ func (f *flow) run(client context.Context) bool {
 		f.ans.unblock()
 	})
 	if err != nil {
+		if f.attempt != nil {
+			f.attempt.end()
+		}
 		return f.unadmitted(client, err)
 	}
-	defer g.gates.leave(fl)
+	f.leave = sync.OnceFunc(func() {
+		g.gates.leave(fl)
+		g.m.inflight.Dec()
+		if f.attempt != nil {
+			f.attempt.end()
+		}
+	})
+	defer f.leave()
 	g.m.inflight.Inc()
-	defer g.m.inflight.Dec()
 	ep, err := g.endpoint(ctx, f.t, f.id) // again: a hold ends with other endpoints
 	if err != nil {
 		return f.unadmitted(client, err)
@@ -117,6 +128,7 @@ func (f *flow) finish(client, ctx context.Context, o *call.Order, dec decision, 
 		f.g.o.Log.Error("call could not be recorded", "call", c.ID, "rollout", c.Rollout, "err", rerr)
 		return f.broke(fulgur.E(lossKind(rerr), "record call", "The call could not be put on record, so its answer is withheld: try again", rerr))
 	}
+	f.leave()
 	f.g.m.done(c, c.Latency)
 	f.g.o.Log.Debug("call", "call", c.ID, "rollout", c.Rollout, "attempt", c.Attempt, "status", c.HTTPStatus,
 		"fate", c.Fate, "sampled", len(c.SampledIDs), "untrainable", c.Untrainable, "latency", c.Latency)

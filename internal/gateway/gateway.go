@@ -127,7 +127,6 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 			g.refuse(w, d, t.v1, err)
 			return false
 		}
-		defer f.attempt.end()
 	}
 	return f.run(r.Context())
 }

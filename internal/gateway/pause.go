@@ -148,11 +148,14 @@ func (s *gates) enter(ctx context.Context, run fulgur.RunID, limit time.Duration
 }
 
 // leave ends a flight: nothing of it reaches an upstream any more, and its
-// record is written.
+// record is written. Leaving twice is leaving once.
 func (s *gates) leave(f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := f.gate
+	if _, ok := g.inflight[f]; !ok {
+		return
+	}
 	delete(g.inflight, f)
 	if len(g.inflight) == 0 {
 		close(g.idle)
