@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"iter"
 	"math"
 	"math/big"
 	"strconv"
@@ -42,6 +43,17 @@ func (d *Dict) Set(key string, v Value) *Dict {
 
 // Get returns d[key], and whether it is there.
 func (d *Dict) Get(key string) (Value, bool) { return d.getStr(key) }
+
+// All yields the entries with string keys in order.
+func (d *Dict) All() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		for i, k := range d.keys {
+			if s, ok := k.(*Str); ok && !yield(s.s, d.vals[i]) {
+				return
+			}
+		}
+	}
+}
 
 func (d *Dict) getStr(key string) (Value, bool) {
 	if d.index != nil {
