@@ -15,19 +15,26 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/api"
 )
 
+type none struct{}
+
+// Parameters of paths. They are exported because huma fills embedded structs
+// only then.
 type (
-	none  struct{}
-	runIn struct {
+	// RunIn names a run.
+	RunIn struct {
 		Run fulgur.RunID `path:"run"`
 	}
-	rolloutIn struct {
+	// RolloutIn names a rollout.
+	RolloutIn struct {
 		ID fulgur.RolloutID `path:"id"`
 	}
-	attemptIn struct {
+	// AttemptIn names an attempt.
+	AttemptIn struct {
 		ID      fulgur.RolloutID `path:"id"`
 		Attempt fulgur.AttemptID `path:"attempt"`
 	}
-	recordsIn struct {
+	// RecordsIn names a rollout, or one attempt of it.
+	RecordsIn struct {
 		ID      fulgur.RolloutID `path:"id"`
 		Attempt fulgur.AttemptID `query:"attempt" doc:"of this attempt only; absent: of all"`
 	}
@@ -45,11 +52,11 @@ func (s *server) runRoutes() {
 	register(s, op("GET", "/runs", "List runs, the oldest first"), func(ctx context.Context, _ *none) ([]fulgur.Run, error) {
 		return list(s.Store.Runs(ctx))
 	})
-	register(s, op("GET", "/runs/{run}", "Get a run"), func(ctx context.Context, in *runIn) (fulgur.Run, error) {
+	register(s, op("GET", "/runs/{run}", "Get a run"), func(ctx context.Context, in *RunIn) (fulgur.Run, error) {
 		return s.Store.Run(ctx, in.Run)
 	})
 	register(s, op("PUT", "/runs/{run}", "Create or change a run"), func(ctx context.Context, in *struct {
-		runIn
+		RunIn
 		Body api.RunBody
 	}) (fulgur.Run, error) {
 		err := s.Store.PutRun(ctx, fulgur.Run{ID: in.Run, Model: in.Body.Model, Config: in.Body.Config, Version: in.Body.Version, EndedAt: in.Body.EndedAt})
@@ -59,28 +66,28 @@ func (s *server) runRoutes() {
 		return s.Store.Run(ctx, in.Run)
 	})
 	register(s, op("POST", "/runs/{run}/pause", "Hold the run's calls; answers when they are drained"), func(ctx context.Context, in *struct {
-		runIn
+		RunIn
 		Body fulgur.PauseRequest
 	}) (fulgur.Pause, error) {
 		return s.Gate.PauseCalls(ctx, in.Run, in.Body)
 	})
 	register(s, op("POST", "/runs/{run}/resume", "End the owner's pause"), func(ctx context.Context, in *struct {
-		runIn
+		RunIn
 		Body api.ResumeBody
 	}) (fulgur.Pause, error) {
 		return s.Gate.ResumeCalls(ctx, in.Run, in.Body.Owner)
 	})
-	register(s, op("GET", "/runs/{run}/pause", "Get the state of the run's calls"), func(ctx context.Context, in *runIn) (fulgur.Pause, error) {
+	register(s, op("GET", "/runs/{run}/pause", "Get the state of the run's calls"), func(ctx context.Context, in *RunIn) (fulgur.Pause, error) {
 		return s.Gate.PauseState(ctx, in.Run)
 	})
 	register(s, op("GET", "/runs/{run}/models", "List where models' calls go"), func(ctx context.Context, in *struct {
-		runIn
+		RunIn
 		Model string `query:"model"`
 	}) ([]fulgur.Endpoint, error) {
 		return list(s.Store.Endpoints(ctx, in.Run, in.Model))
 	})
 	register(s, op("PUT", "/runs/{run}/models", "Replace a model's endpoints, atomically"), func(ctx context.Context, in *struct {
-		runIn
+		RunIn
 		Body api.ModelBody
 	}) ([]fulgur.Endpoint, error) {
 		if err := s.Store.PutEndpoints(ctx, in.Run, in.Body.Model, in.Body.Endpoints); err != nil {
@@ -88,18 +95,18 @@ func (s *server) runRoutes() {
 		}
 		return list(s.Store.Endpoints(ctx, in.Run, in.Body.Model))
 	})
-	type leaseIn struct {
-		runIn
+	type LeaseIn struct {
+		RunIn
 		Name string `path:"name"`
 	}
 	register(s, op("PUT", "/runs/{run}/leases/{name}", "Acquire or renew a lease; 409 while another holds it"), func(ctx context.Context, in *struct {
-		leaseIn
+		LeaseIn
 		Body api.LeaseBody
 	}) (fulgur.Lease, error) {
 		return s.Store.AcquireLease(ctx, in.Run, in.Name, in.Body.Holder, in.Body.TTL)
 	})
 	register(s, op("DELETE", "/runs/{run}/leases/{name}", "Release the holder's lease"), func(ctx context.Context, in *struct {
-		leaseIn
+		LeaseIn
 		Holder string `query:"holder" required:"true"`
 	}) (none, error) {
 		return none{}, s.Store.ReleaseLease(ctx, in.Run, in.Name, in.Holder)
@@ -119,17 +126,17 @@ func (s *server) rolloutRoutes() {
 	}) ([]fulgur.Rollout, error) {
 		return list(s.Store.Rollouts(ctx, fulgur.RolloutQuery{Run: in.Run, States: in.State, Group: in.Group, After: in.After, Limit: in.Limit}))
 	})
-	register(s, op("GET", "/rollouts/{id}", "Get a rollout"), func(ctx context.Context, in *rolloutIn) (fulgur.Rollout, error) {
+	register(s, op("GET", "/rollouts/{id}", "Get a rollout"), func(ctx context.Context, in *RolloutIn) (fulgur.Rollout, error) {
 		return s.Store.Rollout(ctx, in.ID)
 	})
 	register(s, op("POST", "/rollouts/{id}/end", "Fail a rollout that has not ended"), func(ctx context.Context, in *struct {
-		rolloutIn
+		RolloutIn
 		Body fulgur.Outcome
 	}) (fulgur.Rollout, error) {
 		return s.Store.EndRollout(ctx, in.ID, in.Body)
 	})
 	register(s, op("POST", "/rollouts/{id}/reward", "Set the reward of an attempt"), func(ctx context.Context, in *struct {
-		rolloutIn
+		RolloutIn
 		Body api.RewardBody
 	}) (none, error) {
 		return none{}, s.Store.SetReward(ctx, in.ID, in.Body.Attempt, in.Body.Value, in.Body.Source)
@@ -148,25 +155,25 @@ func (s *server) rolloutRoutes() {
 }
 
 func (s *server) attemptRoutes() {
-	register(s, op("POST", "/rollouts/{id}/attempts", "Open the next attempt; its credential is shown once", status(http.StatusCreated)), func(ctx context.Context, in *rolloutIn) (fulgur.OpenedAttempt, error) {
+	register(s, op("POST", "/rollouts/{id}/attempts", "Open the next attempt; its credential is shown once", status(http.StatusCreated)), func(ctx context.Context, in *RolloutIn) (fulgur.OpenedAttempt, error) {
 		return s.Store.OpenAttempt(ctx, in.ID)
 	})
-	register(s, op("GET", "/rollouts/{id}/attempts", "List a rollout's attempts"), func(ctx context.Context, in *rolloutIn) ([]fulgur.Attempt, error) {
+	register(s, op("GET", "/rollouts/{id}/attempts", "List a rollout's attempts"), func(ctx context.Context, in *RolloutIn) ([]fulgur.Attempt, error) {
 		return list(s.Store.Attempts(ctx, in.ID))
 	})
 	register(s, op("POST", "/rollouts/{id}/attempts/{attempt}/report", "Report an attempt's phase; idempotent"), func(ctx context.Context, in *struct {
-		attemptIn
+		AttemptIn
 		Body fulgur.AttemptReport
 	}) (fulgur.Rollout, error) {
 		return s.Store.ReportAttempt(ctx, in.ID, in.Attempt, in.Body)
 	})
-	register(s, op("GET", "/rollouts/{id}/attempts/{attempt}/activity", "Get what the attempt's model calls do"), func(ctx context.Context, in *attemptIn) (fulgur.Activity, error) {
+	register(s, op("GET", "/rollouts/{id}/attempts/{attempt}/activity", "Get what the attempt's model calls do"), func(ctx context.Context, in *AttemptIn) (fulgur.Activity, error) {
 		return s.Gate.Activity(ctx, in.ID, in.Attempt)
 	})
 	o := op("POST", "/rollouts/{id}/attempts/{attempt}/events", "Append an event; the attempt's own credential will do", status(http.StatusCreated))
 	o.MaxBodyBytes = s.MaxBody
 	huma.Register(s.api, o, func(ctx context.Context, in *struct {
-		attemptIn
+		AttemptIn
 		Body api.EventBody
 	}) (*body[fulgur.Event], error) {
 		if err := allowEvent(ctx, in.ID, in.Attempt, in.Body.Type); err != nil {
@@ -188,7 +195,7 @@ type rawJSON struct {
 }
 
 func (s *server) recordRoutes() {
-	register(s, op("GET", "/rollouts/{id}/events", "List events in order of arrival"), func(ctx context.Context, in *recordsIn) ([]fulgur.Event, error) {
+	register(s, op("GET", "/rollouts/{id}/events", "List events in order of arrival"), func(ctx context.Context, in *RecordsIn) ([]fulgur.Event, error) {
 		return list(s.Store.Events(ctx, in.ID, in.Attempt))
 	})
 	one := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[fulgur.Call](), true, "Call")
@@ -199,7 +206,7 @@ func (s *server) recordRoutes() {
 			o.Description = `A body that is not JSON is {"$base64": …}; a log prob that is not finite is "NaN", "+Inf" or "-Inf".`
 		}
 	}
-	huma.Register(s.api, op("GET", "/rollouts/{id}/calls", "List calls in order of arrival", answers(many)), func(ctx context.Context, in *recordsIn) (*rawJSON, error) {
+	huma.Register(s.api, op("GET", "/rollouts/{id}/calls", "List calls in order of arrival", answers(many)), func(ctx context.Context, in *RecordsIn) (*rawJSON, error) {
 		if err := allow(ctx); err != nil {
 			return nil, api.ProblemOf(err)
 		}

@@ -1,0 +1,54 @@
+package apitest_test
+
+import (
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur/internal/api"
+	"github.com/fulgur-rl/fulgur/internal/api/apitest"
+	"github.com/fulgur-rl/fulgur/internal/api/client"
+	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
+)
+
+func open(t *testing.T) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), sqlite.New(filepath.Join(t.TempDir(), "s.db"), sqlite.Options{}), store.Options{ServerKey: "key"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestStore(t *testing.T) {
+	apitest.Run(t, func(t *testing.T) apitest.Subject {
+		s := open(t)
+		return apitest.Subject{API: s, Store: s}
+	})
+}
+
+func TestClient(t *testing.T) {
+	apitest.Run(t, func(t *testing.T) apitest.Subject {
+		s := open(t)
+		srv := httptest.NewServer(v2.New(v2.Options{Store: s, Capabilities: api.Capabilities{Version: "test"}}))
+		c, err := client.New(srv.URL, "key", client.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			srv.CloseClientConnections()
+			srv.Close()
+		})
+		return apitest.Subject{API: c, Store: s}
+	})
+}
