@@ -90,7 +90,7 @@ func longest(list []Known, msgs []fulgur.Message, tools []fulgur.Tool) (Known, b
 			continue
 		}
 		s := 2 * n
-		if k.Reply.Same(msgs[n]) {
+		if goesOn(k.Reply, msgs[n]) {
 			s++
 		}
 		if s >= score {
@@ -105,11 +105,20 @@ func longest(list []Known, msgs []fulgur.Message, tools []fulgur.Tool) (Known, b
 
 func prefix(a, b []fulgur.Message) bool {
 	for i := range a {
-		if !a[i].Same(b[i]) {
+		if !goesOn(a[i], b[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+// goesOn says whether a harness that sends b back means a: many leave the
+// reasoning out.
+func goesOn(a, b fulgur.Message) bool {
+	if b.Reasoning == "" {
+		a.Reasoning = ""
+	}
+	return a.Same(b)
 }
 
 func sameTools(a, b []fulgur.Tool) bool {
