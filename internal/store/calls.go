@@ -83,6 +83,30 @@ func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.Attem
 	return out, nil
 }
 
+// RecordedAttempts returns the attempts of a rollout that have calls or events,
+// by time of the first of them: v1's list of attempts.
+func (s *Store) RecordedAttempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.AttemptID, error) {
+	const op = "list recorded attempts"
+	num, err := s.number(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.queries.recorded.QueryContext(ctx, num, num)
+	if err != nil {
+		return nil, s.fail(op, err)
+	}
+	defer rows.Close()
+	var out []fulgur.AttemptID
+	for rows.Next() {
+		var a string
+		if err := rows.Scan(&a); err != nil {
+			return nil, s.fail(op, err)
+		}
+		out = append(out, fulgur.AttemptID(a))
+	}
+	return out, s.fail(op, rows.Err())
+}
+
 // Call returns one call, also of a rollout that was deleted.
 func (s *Store) Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error) {
 	const op = "get call"

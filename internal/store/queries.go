@@ -15,8 +15,9 @@ type queries struct {
 	all []*sql.Stmt
 
 	byID, num, page, changed, tries       *sql.Stmt
-	credential, completions, countDone    *sql.Stmt
+	credential, completions               *sql.Stmt
 	callsOf, callByID, eventsOf, callsAll *sql.Stmt
+	recorded                              *sql.Stmt
 }
 
 const callColumns = `SELECT c.seq, c.call, r.rollout, r.run, c.attempt, c.idx, c.mode, c.status, c.fate, c.trainable, c.started, c.latency, c.meta, c.prompt_ids, c.sampled_ids, c.log_probs, c.bodies
@@ -38,6 +39,8 @@ func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error)
 		{&q.completions, `SELECT c.pos, r.rollout, r.hidden, c.state, c.data_id, c.is_train FROM completions c JOIN rollouts r ON r.num = c.num WHERE c.pos > ? ORDER BY c.pos LIMIT ?`},
 		{&q.callsOf, callColumns + ` WHERE c.num = ? AND c.attempt = ? ORDER BY c.seq`},
 		{&q.callsAll, callColumns + ` WHERE c.num = ? ORDER BY c.seq`},
+		{&q.recorded, `SELECT attempt FROM (SELECT attempt, seq FROM calls WHERE num = ? UNION ALL SELECT attempt, seq FROM events WHERE num = ?) AS records
+			GROUP BY attempt ORDER BY min(seq)`},
 		{&q.callByID, callColumns + ` WHERE c.call = ?`},
 		{&q.eventsOf, `SELECT seq, attempt, type, data, unused, at FROM events WHERE num = ? ORDER BY seq`},
 	} {
