@@ -149,26 +149,26 @@ func same(a, b string) bool { return strings.TrimSpace(a) == strings.TrimSpace(b
 // are looked at. Replies that the harness never got do not count.
 func finalReply(calls []fulgur.Call) (text string, ok bool) {
 	var first *fulgur.Message
-	var main, any *fulgur.Message
+	var main, last *fulgur.Message
 	for i := range calls {
 		c := &calls[i]
 		if c.Auxiliary != "" || c.Reply == nil || c.HTTPStatus >= 400 || c.Fate != "" && c.Fate != fulgur.FateDelivered {
 			continue
 		}
-		opening := opening(c.Messages)
-		if i == 0 || first == nil {
-			first = opening
+		start := opening(c.Messages)
+		if first == nil {
+			first = start
 		}
 		if len(c.Reply.ToolCalls) > 0 {
 			continue
 		}
-		any = c.Reply
-		if opening == first || opening != nil && first != nil && opening.Same(*first) {
+		last = c.Reply
+		if start == first || start != nil && first != nil && start.Same(*first) {
 			main = c.Reply
 		}
 	}
 	if main == nil {
-		main = any
+		main = last
 	}
 	if main == nil {
 		return "", false
@@ -190,6 +190,9 @@ func opening(ms []fulgur.Message) *fulgur.Message {
 // is bounded: 1e999999999 would fill the memory as an exact number.
 var number = regexp.MustCompile(`(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?|\.\d+(?:[eE][-+]?\d{1,3})?`)
 
+// maxDigits is the longest number that is looked at.
+const maxDigits = 400
+
 // lastNumber returns the last number of a text, exactly: 42 = 42.0 = 4.2e1. A
 // sign counts where it is none between two operands (5-3 ends in 3).
 func lastNumber(text string) (*big.Rat, bool) {
@@ -199,6 +202,9 @@ func lastNumber(text string) (*big.Rat, bool) {
 		return nil, false
 	}
 	at := all[len(all)-1]
+	if at[1]-at[0] > maxDigits {
+		return nil, false
+	}
 	r, ok := new(big.Rat).SetString(strings.ReplaceAll(text[at[0]:at[1]], ",", ""))
 	if !ok {
 		return nil, false

@@ -53,11 +53,11 @@ func Names() []string { return slices.Sorted(maps.Keys(builtin())) }
 // New makes a grader by its name; KindInvalid if there is none, or if its
 // options are wrong.
 func New(name string, o Options) (Grader, error) {
-	make, ok := builtin()[name]
+	build, ok := builtin()[name]
 	if !ok {
 		return nil, invalid(fmt.Sprintf("there is no grader %q; there are: %s", name, strings.Join(Names(), ", ")))
 	}
-	return make(o)
+	return build(o)
 }
 
 func invalid(msg string) error { return fulgur.E(fulgur.KindInvalid, "set up the reward", msg, nil) }

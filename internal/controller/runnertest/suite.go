@@ -105,7 +105,7 @@ func Pid(t *testing.T, file string) int {
 }
 
 // Until waits for a condition that another process brings about.
-func Until(t *testing.T, what string, ok func() bool) {
+func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(wait); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
