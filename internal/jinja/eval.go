@@ -99,7 +99,7 @@ func (in *interp) call(fn Value, a args) Value {
 	return nil
 }
 
-func (in *interp) undefined(u *Undef) { fail(in.line, u.kind, "%s", u.msg) }
+func (in *interp) undefined(u *Undef) { fail(in.line, u.kind, "%s", u.message()) }
 
 // need fails on an undefined value.
 func (in *interp) need(v Value) {
@@ -257,7 +257,7 @@ func (in *interp) getAttr(of Value, name string) Value {
 			return v
 		}
 	}
-	return &Undef{msg: objectName(of) + " has no attribute '" + name + "'", kind: KindUndefined}
+	return missing(of, name)
 }
 
 func objectName(v Value) string {
@@ -339,7 +339,7 @@ func (in *interp) getItem(of, idx Value) Value {
 		if v, ok := in.attribute(of, s.s); ok {
 			return v
 		}
-		return &Undef{msg: objectName(of) + " has no attribute '" + s.s + "'", kind: KindUndefined}
+		return missing(of, s.s)
 	}
 	return &Undef{msg: objectName(of) + " has no element " + repr(idx), kind: KindUndefined}
 }

@@ -42,26 +42,33 @@ func (in *interp) deeper(line int) {
 // scope is one level of variables.
 type scope struct {
 	parent *scope
-	names  []string
-	vals   []Value
+	vars   []binding
+	few    [3]binding // what vars starts on: most scopes have no more
+}
+
+type binding struct {
+	name string
+	v    Value
 }
 
 func (s *scope) set(name string, v Value) {
-	for i, n := range s.names {
-		if n == name {
-			s.vals[i] = v
+	for i := range s.vars {
+		if s.vars[i].name == name {
+			s.vars[i].v = v
 			return
 		}
 	}
-	s.names = append(s.names, name)
-	s.vals = append(s.vals, v)
+	if s.vars == nil {
+		s.vars = s.few[:0]
+	}
+	s.vars = append(s.vars, binding{name, v})
 }
 
 func (s *scope) get(name string) (Value, bool) {
 	for ; s != nil; s = s.parent {
-		for i, n := range s.names {
-			if n == name {
-				return s.vals[i], true
+		for i := range s.vars {
+			if s.vars[i].name == name {
+				return s.vars[i].v, true
 			}
 		}
 	}
@@ -219,7 +226,7 @@ func (in *interp) loop(n *forNode, over Value, sc *scope, out *buffer, depth int
 	name, simple := n.target.(*nameExpr)
 	for i, it := range items {
 		l.i = i
-		inner := &scope{parent: sc, names: make([]string, 0, 4), vals: make([]Value, 0, 4)}
+		inner := &scope{parent: sc}
 		inner.set("loop", l)
 		if simple {
 			inner.set(name.name, it)

@@ -166,7 +166,7 @@ func filterAttr(in *interp, v Value, a args) Value {
 	if x, ok := in.attribute(v, name); ok {
 		return x
 	}
-	return &Undef{msg: objectName(v) + " has no attribute '" + name + "'", kind: KindUndefined}
+	return missing(v, name)
 }
 
 func filterDefault(in *interp, v Value, a args) Value {

@@ -1,11 +1,9 @@
 package jinja
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"strconv"
 	"strings"
@@ -21,65 +19,163 @@ func FromJSON(b []byte) (Value, error) { return fromJSON(b, Data) }
 func TextFromJSON(b []byte) (Value, error) { return fromJSON(b, text) }
 
 func fromJSON(b []byte, str func(string) *Str) (Value, error) {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	v, err := readJSON(d, str, 0)
-	if err != nil {
-		return nil, fmt.Errorf("reading JSON near byte %d: %w", d.InputOffset(), err)
+	r := jsonReader{s: string(b), str: str}
+	v := r.value(0)
+	if r.space(); r.err == "" && r.i < len(r.s) {
+		r.err = "text after the value"
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("reading JSON near byte %d: text after the value", d.InputOffset())
+	if r.err != "" {
+		return nil, fmt.Errorf("reading JSON at byte %d: %s", r.i, r.err)
 	}
 	return v, nil
 }
 
-func readJSON(d *json.Decoder, str func(string) *Str, depth int) (Value, error) {
+// jsonReader reads JSON as encoding/json does, but for the order of objects. The
+// first error stops it.
+type jsonReader struct {
+	s   string
+	i   int
+	str func(string) *Str
+	err string
+}
+
+func (r *jsonReader) fail(msg string) Value {
+	if r.err == "" {
+		r.err = msg
+	}
+	return nil
+}
+
+func (r *jsonReader) space() {
+	for r.i < len(r.s) && (r.s[r.i] == ' ' || r.s[r.i] == '\n' || r.s[r.i] == '\t' || r.s[r.i] == '\r') {
+		r.i++
+	}
+}
+
+// take moves over the byte c, if it is next behind white space.
+func (r *jsonReader) take(c byte) bool {
+	if r.space(); r.i < len(r.s) && r.s[r.i] == c {
+		r.i++
+		return true
+	}
+	return false
+}
+
+func (r *jsonReader) value(depth int) Value {
 	if depth > maxValueDepth {
-		return nil, errors.New("nested too deeply")
+		return r.fail("nested too deeply")
 	}
-	t, err := d.Token()
+	if r.space(); r.i >= len(r.s) {
+		return r.fail("unexpected end")
+	}
+	switch c := r.s[r.i]; {
+	case c == '"':
+		return r.str(r.text())
+	case c == '{':
+		return r.object(depth)
+	case c == '[':
+		return r.array(depth)
+	case c == '-' || c >= '0' && c <= '9':
+		return r.number()
+	}
+	for word, v := range map[string]Value{"true": true, "false": false, "null": nil} {
+		if strings.HasPrefix(r.s[r.i:], word) {
+			r.i += len(word)
+			return v
+		}
+	}
+	return r.fail("no JSON value")
+}
+
+func (r *jsonReader) array(depth int) Value {
+	r.i++
+	l := &List{}
+	if r.take(']') {
+		return l
+	}
+	for r.err == "" {
+		l.items = append(l.items, r.value(depth+1))
+		if r.take(']') {
+			return l
+		}
+		if !r.take(',') {
+			r.fail("expected , or ]")
+		}
+	}
+	return nil
+}
+
+func (r *jsonReader) object(depth int) Value {
+	r.i++
+	d := NewDict()
+	if r.take('}') {
+		return d
+	}
+	for r.err == "" {
+		if r.space(); r.i >= len(r.s) || r.s[r.i] != '"' {
+			return r.fail("expected a key")
+		}
+		k := r.str(r.text())
+		if !r.take(':') {
+			return r.fail("expected :")
+		}
+		d.put(k, r.value(depth+1))
+		if r.take('}') {
+			return d
+		}
+		if !r.take(',') {
+			r.fail("expected , or }")
+		}
+	}
+	return nil
+}
+
+// text reads a string; those with escapes or invalid UTF-8 by encoding/json.
+func (r *jsonReader) text() string {
+	start := r.i
+	plain := true
+	for r.i++; r.i < len(r.s) && r.s[r.i] != '"'; r.i++ {
+		switch c := r.s[r.i]; {
+		case c == '\\':
+			plain = false
+			r.i++
+		case c < 0x20:
+			r.fail("control character in a string")
+			return ""
+		}
+	}
+	if r.i >= len(r.s) {
+		r.fail("string without an end")
+		return ""
+	}
+	r.i++
+	raw := r.s[start:r.i]
+	if plain && utf8.ValidString(raw) {
+		return raw[1 : len(raw)-1]
+	}
+	var s string
+	if json.Unmarshal([]byte(raw), &s) != nil {
+		r.i = start
+		r.fail("broken string")
+	}
+	return s
+}
+
+func (r *jsonReader) number() Value {
+	start := r.i
+	for r.i < len(r.s) && strings.IndexByte("+-.eE0123456789", r.s[r.i]) >= 0 {
+		r.i++
+	}
+	raw := r.s[start:r.i]
+	if !json.Valid([]byte(raw)) {
+		r.i = start
+		return r.fail("broken number")
+	}
+	v, err := numberOf(raw)
 	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, err
+		return r.fail(err.Error())
 	}
-	switch t := t.(type) {
-	case string:
-		return str(t), nil
-	case bool:
-		return t, nil
-	case json.Number:
-		return numberOf(string(t))
-	case json.Delim:
-		if t == '[' {
-			l := &List{}
-			for d.More() {
-				v, err := readJSON(d, str, depth+1)
-				if err != nil {
-					return nil, err
-				}
-				l.items = append(l.items, v)
-			}
-			_, err := d.Token()
-			return l, err
-		}
-		o := NewDict()
-		for d.More() {
-			k, err := readJSON(d, str, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			v, err := readJSON(d, str, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			o.put(k, v)
-		}
-		_, err := d.Token()
-		return o, err
-	}
-	return nil, nil
+	return v
 }
 
 func numberOf(s string) (Value, error) {

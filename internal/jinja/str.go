@@ -10,8 +10,9 @@ import (
 // the template or of its environment.
 type Str struct {
 	s      string
-	spans  []Span // the data: sorted, disjoint, not empty
-	markup bool   // went through escape or safe: Python's Markup
+	spans  []Span  // the data: sorted, disjoint, not empty
+	whole  [1]Span // what spans points to for a string that is data as a whole
+	markup bool    // went through escape or safe: Python's Markup
 }
 
 // Text returns a string of the template's environment: a control token's name,
@@ -23,7 +24,9 @@ func Data(s string) *Str {
 	if s == "" {
 		return emptyStr
 	}
-	return &Str{s: s, spans: []Span{{0, len(s)}}}
+	d := &Str{s: s, whole: [1]Span{{0, len(s)}}}
+	d.spans = d.whole[:]
+	return d
 }
 
 // String returns the string without its marks.

@@ -63,15 +63,25 @@ func (d *Dict) getStr(key string) (Value, bool) {
 		}
 		return d.vals[i], true
 	}
-	for i, k := range d.keys {
-		if s, ok := k.(*Str); ok && s.s == key {
-			return d.vals[i], true
-		}
+	if i := d.findStr(key); i >= 0 {
+		return d.vals[i], true
 	}
 	return nil, false
 }
 
+func (d *Dict) findStr(key string) int {
+	for i, k := range d.keys {
+		if s, ok := k.(*Str); ok && s.s == key {
+			return i
+		}
+	}
+	return -1
+}
+
 func (d *Dict) find(h any) int {
+	if s, ok := h.(string); ok && d.index == nil {
+		return d.findStr(s)
+	}
 	if d.index != nil {
 		if i, ok := d.index[h]; ok {
 			return i
@@ -88,13 +98,21 @@ func (d *Dict) find(h any) int {
 
 // put sets key to v; false if the key can't be hashed.
 func (d *Dict) put(key, v Value) bool {
-	h, ok := hashKey(key)
-	if !ok {
+	var h any
+	i := -1
+	if s, ok := key.(*Str); ok && d.index == nil {
+		i = d.findStr(s.s) // the usual case, without boxing the text
+	} else if h, ok = hashKey(key); ok {
+		i = d.find(h)
+	} else {
 		return false
 	}
-	if i := d.find(h); i >= 0 {
+	if i >= 0 {
 		d.vals[i] = v
 		return true
+	}
+	if d.keys == nil {
+		d.keys, d.vals = make([]Value, 0, 4), make([]Value, 0, 4)
 	}
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)
@@ -160,7 +178,22 @@ func hashKey(v Value) (any, bool) {
 // nothing, is false, and fails when it is used.
 type Undef struct {
 	msg  string
+	of   Value  // what has no such attribute or element; used where msg is ""
+	name string // of the attribute
 	kind ErrorKind
+}
+
+// missing is an attribute that an object does not have. Its message is put
+// together only when someone uses the value: most only ask whether it is there.
+func missing(of Value, name string) *Undef {
+	return &Undef{of: of, name: name, kind: KindUndefined}
+}
+
+func (u *Undef) message() string {
+	if u.msg != "" {
+		return u.msg
+	}
+	return objectName(u.of) + " has no attribute '" + u.name + "'"
 }
 
 // Namespace is the mutable object that namespace() makes: the only one.
