@@ -231,5 +231,5 @@ func BenchmarkCall(b *testing.B) {
 	}
 	wg.Wait()
 	b.StopTimer()
-	b.ReportMetric(float64((cpuTime(b) - before).Microseconds())/float64((b.N/8+1)*8), "cpu-µs/call")
+	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64((b.N/8+1)*8), "cpu-µs/call")
 }
