@@ -40,7 +40,8 @@ type Process struct {
 // app is one invocation.
 type app struct {
 	Process
-	json bool // --json: results as JSON on stdout
+	json   bool // --json: results as JSON on stdout
+	forced forced
 }
 
 // exitError carries an exit code; err may be nil when all has been said.
@@ -63,9 +64,9 @@ func usageErr(err error) error { return &exitError{exitUsage, err} }
 // Main runs fulgur and returns the exit code. The first interrupt asks the
 // command to stop cleanly; the second ends the process at once.
 func Main(p Process) int {
-	ctx, stop := interruptible(p.Stderr)
-	defer stop()
 	a := &app{Process: p}
+	ctx, stop := a.interruptible()
+	defer stop()
 	root := a.root()
 	root.SetArgs(p.Args)
 	root.SetIn(p.Stdin)
@@ -93,7 +94,8 @@ func Main(p Process) int {
 }
 
 // interruptible returns a context that the first SIGINT or SIGTERM cancels.
-func interruptible(stderr io.Writer) (context.Context, func()) {
+func (a *app) interruptible() (context.Context, func()) {
+	stderr := a.Stderr
 	ctx, cancel := context.WithCancel(context.Background())
 	sig := make(chan os.Signal, 2)
 	signal.Notify(sig, os.Interrupt, syscall.SIGTERM)
@@ -111,16 +113,11 @@ func interruptible(stderr io.Writer) (context.Context, func()) {
 				continue
 			}
 			fmt.Fprintln(stderr, "stopped now; what is recorded is kept")
-			forceExit()
+			a.forced.run()
+			os.Exit(exitInterrupted)
 		}
 	}()
 	return ctx, func() { signal.Stop(sig); close(done); cancel() }
-}
-
-// forceExit ends this process and every process of its own that still runs.
-func forceExit() {
-	killChildren()
-	os.Exit(exitInterrupted)
 }
 
 func (a *app) root() *cobra.Command {
@@ -191,3 +188,13 @@ func (a *app) say(format string, args ...any) { fmt.Fprintf(a.Stderr, format+"\n
 
 // notFound makes a KindNotFound error.
 func notFound(op, msg string) error { return fulgur.E(fulgur.KindNotFound, op, msg, nil) }
+
+// commands lists every command; a new one is one line here.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.demoCommand(), a.initCommand(), a.tryCommand(),
+		a.trainCommand(), a.resumeCommand(), a.evalCommand(), a.exportCommand(),
+		a.rolloutsCommand(), a.reportCommand(), a.versionCommand(),
+		a.serveCommand(), a.controllerCommand(), a.engineCommand(), a.calcAgentCommand(),
+	}
+}

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fulgur-rl/fulgur"
-	v1 "github.com/fulgur-rl/fulgur/internal/api/v1"
+	"github.com/fulgur-rl/fulgur/internal/api"
 	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
@@ -86,18 +86,18 @@ func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
 
 func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 	samplers := map[fulgur.EndpointKind]sampler.Sampler{
-		fulgur.EndpointChat: chat.New(chat.Options{Retry: o.Retry, NoLogProbs: o.NoLogProbs}),
+		fulgur.EndpointChat: chat.New(chat.Options{Retry: o.Retry}),
 	}
 	if o.Renderer != nil {
 		s.tokens = tokens.New(tokens.Options{
-			Renderer: tokens.Wrap(o.Renderer), Local: o.Local, ContextLength: o.ContextLength,
+			Renderer: tokens.FromRender(o.Renderer), Local: o.Local, ContextLength: o.ContextLength,
 			History: o.History, Records: s.store, Retry: o.Retry,
 		})
 		samplers[fulgur.EndpointTokens] = s.tokens
 	}
 	g := o.Gateway
 	g.Directory, g.Models, g.Records = s.store, s.store, s.store
-	g.Dialects = []dialect.Dialect{openaichat.New()}
+	g.Dialects = []dialect.Dialect{openaichat.Dialect{}}
 	g.Samplers = samplers
 	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log
 	return gateway.New(g)
@@ -106,15 +106,13 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 // routes puts every handler at its place: the gateway owns /proxy/rollout,
 // /openai, /anthropic and /v1, the API owns /api and v1's pause routes.
 func (s *server) routes(o serverOptions) http.Handler {
-	one := v1.New(v1.Deps{Store: s.store, Gate: s.gateway, ServerKey: o.Key, Log: o.Log})
-	two := v2.New(v2.Deps{Store: s.store, Gate: s.gateway, ServerKey: o.Key, Version: version(), Log: o.Log})
+	two := v2.New(v2.Options{Store: s.store, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
 	mux := http.NewServeMux()
 	for _, p := range []string{"/proxy/rollout/", "/openai/", "/anthropic/", "/v1/"} {
 		mux.Handle(p, s.gateway.Handler())
 	}
 	mux.Handle("/api/v2/", two)
 	mux.Handle("/docs", two)
-	mux.Handle("/", one)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	return mux
@@ -206,4 +204,9 @@ func fileLogger(d runDir, level string) (*slog.Logger, func() error, error) {
 		l = slog.LevelInfo
 	}
 	return slog.New(slog.NewTextHandler(f, &slog.HandlerOptions{Level: l})), f.Close, nil
+}
+
+// features are what a client may ask this server for.
+func features() []string {
+	return []string{"openai-chat", "streaming", "tokens", "hold", "credentials"}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -66,7 +65,7 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 				return err
 			}
 			if len(args) == 0 {
-				return usageErr(errors.New("name a run file; `fulgur init` writes one"))
+				return usageErr(errNoRunFile)
 			}
 			r, err := a.loadRunFile(args[0], flags, c)
 			if err != nil {
@@ -298,7 +297,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 
 // apart runs the trainer and its engine here, against a server.
 func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer.Options, w *watcher, log *slog.Logger) (_ trainer.Result, err error) {
-	c, err := client.New(j.server, client.Options{Key: j.key})
+	c, err := client.New(j.server, j.key, client.Options{})
 	if err != nil {
 		return trainer.Result{}, usageErr(err)
 	}
@@ -354,7 +353,7 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 	if err != nil {
 		return nil, err
 	}
-	a.onForce(func() { _ = runner.Close() })
+	a.forced.add(func() { _ = runner.Close() })
 	c, err := controller.New(controller.Options{Run: j.run, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())
@@ -378,7 +377,13 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 	}, nil
 }
 
-func keep(s string) local.Keep { return local.Keep(s) }
+// keep maps the run file's word to the runner's.
+func keep(s string) local.Keep {
+	if s == "failed" {
+		return local.KeepFailures
+	}
+	return local.Keep(s)
+}
 
 // scope names what a runner's processes belong to, the same after a restart.
 func scope(d runDir, run fulgur.RunID) string { return string(d) + "#" + string(run) }

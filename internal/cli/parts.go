@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/api/client"
+	"github.com/fulgur-rl/fulgur/internal/engine/serve"
+)
+
+// controllerCommand runs the agents of a run whose gateway is elsewhere.
+func (a *app) controllerCommand() *cobra.Command {
+	var flags runFileFlags
+	var server, key, agentURL, logLevel string
+	c := &cobra.Command{
+		Use:     "controller RUN.yaml",
+		Short:   "run the agents of a run, against a server",
+		GroupID: "parts",
+		Long: `Run the agents of a run: the part of fulgur train that starts processes, for a
+gateway that runs elsewhere (fulgur serve). Any number of controllers may be
+started for a run; one leads, and another takes over when it dies. Agents that a
+killed controller left behind are found and ended.`,
+		Example: `  fulgur controller run.yaml --server http://127.0.0.1:8080 --key KEY`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := a.loadRunFile(args[0], flags, c)
+			if err != nil {
+				return err
+			}
+			a.warn(r)
+			if server == "" {
+				server = r.Server
+			}
+			if server == "" {
+				return usageErr(errors.New("name the server with --server"))
+			}
+			cl, err := client.New(server, key, client.Options{})
+			if err != nil {
+				return usageErr(err)
+			}
+			if err := checkServer(c.Context(), cl, server); err != nil {
+				return err
+			}
+			dir, err := filepath.Abs(filepath.Join(r.Out, r.Run+"-agents"))
+			if err != nil {
+				return err
+			}
+			if err := makeDir(dir); err != nil {
+				return err
+			}
+			if err := a.buildAgent(c.Context(), r, runDir(dir), nil); err != nil {
+				return err
+			}
+			if agentURL == "" {
+				agentURL = server
+			}
+			stop, err := a.startController(c.Context(), controllerJob{
+				file: r, dir: runDir(dir), run: fulgur.RunID(r.Run), model: modelName(r.File), url: agentURL,
+				store: cl, gate: cl, secret: key, log: a.logger(logLevel),
+			})
+			if err != nil {
+				return err
+			}
+			a.say("running the agents of %s for %s; Ctrl-C ends them", r.Run, server)
+			<-c.Context().Done()
+			return stop()
+		},
+	}
+	flags.register(c)
+	c.Flags().StringVar(&server, "server", "", "URL of a running fulgur serve")
+	c.Flags().StringVar(&key, "key", "", "the server's key")
+	c.Flags().StringVar(&agentURL, "agent-url", "", "the server's URL as agents reach it (default: --server)")
+	c.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	return c
+}
+
+// engineCommand serves the embedded engine's tokens.
+func (a *app) engineCommand() *cobra.Command {
+	parent := &cobra.Command{Use: "engine", Short: "the engine alone", GroupID: "parts"}
+	var addr, model, key, logLevel string
+	var threads int
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "serve a model's tokens: vLLM's /v1/completions with token-id prompts",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			files, err := modelFiles(model, "")
+			if err != nil {
+				return err
+			}
+			eng, _, err := openPolicy(files, model, threads)
+			if err != nil {
+				return err
+			}
+			if key == "" {
+				a.say("warning: no --key: any key passes")
+			}
+			l, err := listen(addr, serve.New(eng, serve.Options{Model: model, Key: key}), a.logger(logLevel))
+			if err != nil {
+				return errors.Join(err, eng.Close())
+			}
+			if err := a.announce(l.url); err != nil {
+				return errors.Join(err, l.close(c.Context()), eng.Close())
+			}
+			<-c.Context().Done()
+			return errors.Join(l.close(c.Context()), eng.Close())
+		},
+	}
+	c.Flags().StringVar(&addr, "listen", "127.0.0.1:8000", "address to listen on")
+	c.Flags().StringVar(&model, "model", "builtin:calc", "Hugging Face folder, or builtin:calc")
+	c.Flags().StringVar(&key, "key", "", "bearer key; empty: any key passes")
+	c.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	c.Flags().IntVar(&threads, "threads", 0, "workers (0: one per core)")
+	parent.AddCommand(c)
+	return parent
+}
+
+// checkServer says within seconds whether a server is there and takes our key.
+func checkServer(ctx context.Context, c *client.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := c.Head(ctx); err != nil {
+		return fulgur.E(fulgur.KindOf(err), "reach "+url, "start it with `fulgur serve`, and give its key with --key", err)
+	}
+	return nil
+}

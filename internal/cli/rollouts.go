@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/api/client"
+	"github.com/fulgur-rl/fulgur/internal/trainer"
+)
+
+// recordFlags say which record to look at.
+type recordFlags struct{ run, server, key string }
+
+func (f *recordFlags) register(c *cobra.Command) {
+	c.PersistentFlags().StringVar(&f.run, "run", "", "the run's folder, or its name below runs/ (default: the newest below runs/)")
+	c.PersistentFlags().StringVar(&f.server, "server", "", "URL of a running fulgur serve, in place of a folder")
+	c.PersistentFlags().StringVar(&f.key, "key", "", "the server's key")
+}
+
+// open returns the record and the run's lines, which only a folder has.
+func (f *recordFlags) open(c *cobra.Command) (records, map[fulgur.RolloutID]trainer.RolloutLine, error) {
+	if f.server != "" {
+		cl, err := client.New(f.server, f.key, client.Options{RetryFor: -1})
+		if err != nil {
+			return nil, nil, usageErr(err)
+		}
+		return cl, nil, nil
+	}
+	run := f.run
+	if run == "" {
+		newest, err := newestRun("runs")
+		if err != nil {
+			return nil, nil, err
+		}
+		run = newest
+	}
+	dir, err := openRunDir(run)
+	if err != nil {
+		return nil, nil, err
+	}
+	lines, err := readRolloutLines(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	by := make(map[fulgur.RolloutID]trainer.RolloutLine, len(lines))
+	for _, l := range lines {
+		by[l.ID] = l
+	}
+	r, err := openRecords(c.Context(), dir)
+	return r, by, err
+}
+
+func (a *app) rolloutsCommand() *cobra.Command {
+	var f recordFlags
+	parent := &cobra.Command{
+		Use: "rollouts", Short: "look at rollouts: list, show", GroupID: "look",
+		Example: "  fulgur rollouts list --run runs/demo --state failed\n  fulgur rollouts show train-0-17-3-… --run runs/demo",
+	}
+	f.register(parent)
+	var state string
+	var limit int
+	list := &cobra.Command{
+		Use: "list", Short: "one line a rollout: state, reward, why it ended", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.listRollouts(c, f, state, limit) },
+	}
+	list.Flags().StringVar(&state, "state", "", "only these: queuing, running, succeeded or failed")
+	list.Flags().IntVar(&limit, "limit", 100, "at most so many, the newest; 0: all")
+	show := &cobra.Command{
+		Use: "show ROLLOUT", Short: "a rollout's attempts, calls, tokens, and what trained", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return a.showRollout(c, f, fulgur.RolloutID(args[0])) },
+	}
+	parent.AddCommand(list, show)
+	return parent
+}
+
+func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit int) (err error) {
+	q := fulgur.RolloutQuery{Limit: 1000}
+	if state != "" {
+		if s := fulgur.RolloutState(state); s.Valid() {
+			q.States = []fulgur.RolloutState{s}
+		} else {
+			return usageErr(fmt.Errorf("--state %s: want queuing, running, succeeded or failed", state))
+		}
+	}
+	rec, lines, err := f.open(c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rec.Close()) }()
+	var all []fulgur.Rollout
+	for {
+		page, err := rec.Rollouts(c.Context(), q)
+		if err != nil {
+			return err
+		}
+		all = append(all, page...)
+		if limit > 0 && len(all) > limit {
+			all = slices.Clone(all[len(all)-limit:])
+		}
+		if len(page) < q.Limit {
+			break
+		}
+		q.After = page[len(page)-1].ID
+	}
+	if a.json {
+		for i := range all {
+			if err := a.printJSON(all[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ROLLOUT\tSTATE\tREWARD\tADVANTAGE\tCALLS\tENDED\tWHY")
+	for i := range all {
+		r := &all[i]
+		l := lines[r.ID]
+		ended, calls := "", ""
+		if r.Outcome != nil {
+			ended, calls = string(r.Outcome.Class)+"/"+r.Outcome.Reason, fmt.Sprint(r.Outcome.Calls)
+		}
+		adv := ""
+		if l.Part == "train" && l.Masked == "" {
+			adv = fmt.Sprintf("%+.2f", l.Advantage)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, number(r.Reward), adv, calls, ended, cmp.Or(l.Masked, l.Why, firstLine(r.Error)))
+	}
+	return w.Flush()
+}
+
+func number(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%g", *v)
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	return s
+}
+
+// shownRollout is what `rollouts show --json` prints.
+type shownRollout struct {
+	Rollout  fulgur.Rollout       `json:"rollout"`
+	Trained  *trainer.RolloutLine `json:"trained,omitempty"`
+	Attempts []fulgur.Attempt     `json:"attempts"`
+	Calls    []fulgur.Call        `json:"calls"`
+	Events   []fulgur.Event       `json:"events"`
+}
+
+func (a *app) showRollout(c *cobra.Command, f recordFlags, id fulgur.RolloutID) (err error) {
+	rec, lines, err := f.open(c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rec.Close()) }()
+	var s shownRollout
+	if s.Rollout, err = rec.Rollout(c.Context(), id); err != nil {
+		return err
+	}
+	if l, ok := lines[id]; ok {
+		s.Trained = &l
+	}
+	if s.Attempts, err = rec.Attempts(c.Context(), id); err != nil {
+		return err
+	}
+	if s.Calls, err = rec.Calls(c.Context(), id, s.Rollout.LastAttempt); err != nil {
+		return err
+	}
+	if s.Events, err = rec.Events(c.Context(), id, s.Rollout.LastAttempt); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(s)
+	}
+	a.printRollout(s)
+	return nil
+}
+
+func (a *app) printRollout(s shownRollout) {
+	r := &s.Rollout
+	fmt.Fprintf(a.Stdout, "rollout %s  %s  reward %s\n", r.ID, r.State, number(r.Reward))
+	fmt.Fprintf(a.Stdout, "input   %s\n", r.Input)
+	for i := range s.Attempts {
+		at := &s.Attempts[i]
+		end := ""
+		if at.Outcome != nil {
+			end = fmt.Sprintf("%s/%s  %s", at.Outcome.Class, at.Outcome.Reason, at.Outcome.Message)
+		}
+		fmt.Fprintf(a.Stdout, "attempt %s  %s  %s\n", at.ID, at.Phase, end)
+	}
+	if l := s.Trained; l != nil {
+		fmt.Fprintf(a.Stdout, "trained step %d, advantage %+.3f, %d samples, %d of %d sampled tokens, weight %+.2g a token  %s\n",
+			l.Step, l.Advantage, l.Samples, l.Trained, l.Sampled, l.Weight, cmp.Or(l.Masked, l.Why))
+	}
+	a.printCalls(s.Calls)
+	for _, e := range s.Events {
+		note := ""
+		if e.Unused != "" {
+			note = "  (unused: " + e.Unused + ")"
+		}
+		fmt.Fprintf(a.Stdout, "\nevent %s  %s%s\n", e.Type, e.Data, note)
+	}
+}
+
+// printCalls prints calls as a person reads them: what was new in the prompt,
+// the reply, the counts, and whether it trains.
+func (a *app) printCalls(calls []fulgur.Call) {
+	seen := 0
+	for i := range calls {
+		c := &calls[i]
+		fmt.Fprintf(a.Stdout, "\ncall %d  %s  %s  %d prompt tokens, %d sampled, policy version %d, %s, %s\n", c.Index, c.Dialect, c.Model,
+			len(c.PromptIDs), len(c.SampledIDs), c.Version(), cmp.Or(c.FinishReason, c.Error), c.Latency.Round(100_000))
+		from := 0
+		if i > 0 && len(c.Messages) >= seen {
+			from = seen
+		}
+		for _, m := range c.Messages[min(from, len(c.Messages)):] {
+			fmt.Fprintf(a.Stdout, "  %-9s %s\n", m.Role, messageText(m))
+		}
+		if c.Reply != nil {
+			fmt.Fprintf(a.Stdout, "  → %s\n", messageText(*c.Reply))
+		}
+		if c.Trainable {
+			fmt.Fprintln(a.Stdout, "  trains: its sampled tokens and their log probs are on record")
+		} else {
+			fmt.Fprintf(a.Stdout, "  does not train: %s\n", strings.Join(c.Untrainable, ", "))
+		}
+		seen = len(c.Messages) + 1
+	}
+}
+
+func messageText(m fulgur.Message) string {
+	parts := []string{}
+	if m.Content != "" {
+		b, _ := json.Marshal(m.Content) // a string marshals
+		parts = append(parts, string(b))
+	}
+	for _, t := range m.ToolCalls {
+		parts = append(parts, t.Name+"("+t.Arguments+")")
+	}
+	return strings.Join(parts, " ")
+}
