@@ -89,6 +89,10 @@ func (e *Engine) Generate(ctx context.Context, req engine.GenerateRequest, emit 
 		}
 		gen, done, err := c.state()
 		for emit != nil && sent < len(gen.Tokens) {
+			if ctx.Err() != nil { // also while emit was busy with tokens that were there already
+				gen.FinishReason = ""
+				return gen, ended(ctx)
+			}
 			if err := emit(gen.Tokens[sent]); err != nil {
 				gen.Tokens, gen.FinishReason = gen.Tokens[:sent+1], ""
 				return gen, err
