@@ -184,8 +184,22 @@ func killMarked(match func(mark string) bool) int {
 		for _, id := range found {
 			id.kill()
 		}
+		for _, id := range found {
+			id.await()
+		}
 	}
 	return n
+}
+
+// await returns when the process is dead, or cannot be killed for two seconds
+// (it hangs in the kernel). It is not our child, so it cannot be waited for.
+func (id ident) await() {
+	for range 1000 {
+		if birth, ok := born(id.pid); !ok || birth != id.birth {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
 }
 
 // killHandle ends the group of a process of an earlier controller, if its
@@ -203,17 +217,13 @@ func killHandle(handle string) bool {
 	if b, ok := born(pid); !ok || b != birth {
 		return false
 	}
-	below := descendants(pid)
+	all := append(descendants(pid), ident{pid, birth})
 	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	for _, id := range append(below, ident{pid, birth}) {
+	for _, id := range all {
 		id.kill()
 	}
-	// Not our child, so it cannot be waited for: look until it is gone.
-	for range 400 {
-		if b, ok := born(pid); !ok || b != birth {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
+	for _, id := range all {
+		id.await()
 	}
 	return true
 }

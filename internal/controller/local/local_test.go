@@ -18,6 +18,9 @@ import (
 
 func TestMain(m *testing.M) {
 	runnertest.Main()
+	if db := os.Getenv("FULGUR_TEST_CONTROLLER"); db != "" {
+		controllerProcess(db)
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -39,7 +39,7 @@ func hang() { time.Sleep(time.Hour) }
 
 // behave does what it is told, words divided by ";", and returns an exit code:
 //
-//	exit N · crash (SIGKILL to itself) · hang · ignore (SIGTERM) · say TEXT ·
+//	again (from the second attempt on: exit 0) · exit N · crash (SIGKILL to itself) · hang · ignore (SIGTERM) · say TEXT ·
 //	print N bytes · sleep MS · polite FILE (on SIGTERM writes FILE and exits) ·
 //	child FILE (a child holds the pipes; its pid goes to FILE) · daemon FILE (one in
 //	a session of its own) · call (asks the model; exits with 5 if that fails) · env NAME · stdin · file NAME · write FILE · pwd
@@ -48,6 +48,10 @@ func behave(do, dir string) int {
 		word, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
 		switch word {
 		case "":
+		case "again":
+			if os.Getenv("FULGUR_ATTEMPT_ID") != "0" {
+				return 0
+			}
 		case "exit":
 			n, _ := strconv.Atoi(arg)
 			return n

@@ -1,0 +1,136 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
+)
+
+// house is a store with a controller, as one process has it.
+func house(ctx context.Context, db string, orphans, worker bool) (*store.Store, *controller.Controller, controller.Runner, error) {
+	s, err := store.Open(ctx, sqlite.New(db, sqlite.Options{}), store.Options{})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	o := Options{Command: []string{os.Args[0]}, Scope: db, Grace: 200 * time.Millisecond, orphans: orphans,
+		Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}}
+	var r controller.Runner
+	if worker {
+		o.Env[runnertest.AgentEnv], o.Workers = "worker", 3
+		r, err = NewWorkers(o)
+	} else {
+		r, err = New(o)
+	}
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	c, err := controller.New(controller.Options{Run: "calc", AgentURL: "http://127.0.0.1:1", LeaseTTL: 500 * time.Millisecond,
+		Limits: plan.Limits{Slots: 3, Lost: 3}}, s, nil, r)
+	return s, c, r, err
+}
+
+// controllerProcess works until it is killed.
+func controllerProcess(db string) {
+	_, c, _, err := house(context.Background(), db, os.Getenv("FULGUR_TEST_ORPHANS") != "", os.Getenv("FULGUR_TEST_WORKER") != "")
+	if err == nil {
+		_ = os.Unsetenv("FULGUR_TEST_CONTROLLER")
+		err = c.Run(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func TestControllerIsKilledAndStartedAgain_CL08(t *testing.T) {
+	for name, test := range map[string]struct {
+		env             string
+		orphans, worker bool
+	}{
+		"processes":                        {"FULGUR_TEST_NOTHING=1", false, false},
+		"processes that survive its death": {"FULGUR_TEST_ORPHANS=1", true, false},
+		"workers":                          {"FULGUR_TEST_WORKER=1", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.orphans && runtime.GOOS != "linux" {
+				t.Skip("daemons are found by their environment, which macOS does not show")
+			}
+			dir := t.TempDir()
+			db := filepath.Join(dir, "store.db")
+			s, err := store.Open(t.Context(), sqlite.New(db, sqlite.Options{}), store.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.PutRun(t.Context(), fulgur.Run{ID: "calc", Model: "m"}); err != nil {
+				t.Fatal(err)
+			}
+			var specs []fulgur.RolloutSpec
+			for _, id := range []string{"a", "b", "c"} {
+				at := filepath.Join(dir, id)
+				input, _ := json.Marshal(map[string]string{"do": "again; child " + at + ".child; daemon " + at + ".daemon; pid " + at + ".pid; ignore; hang"})
+				specs = append(specs, fulgur.RolloutSpec{ID: fulgur.RolloutID(id), Run: "calc", Input: input})
+			}
+			if _, err := s.CreateRollouts(t.Context(), specs); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			first := exec.Command(os.Args[0])
+			first.Env = append(os.Environ(), "FULGUR_TEST_CONTROLLER="+db, test.env)
+			first.Stderr = os.Stderr
+			if err := first.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var pids []int
+			for _, spec := range specs {
+				for _, kind := range []string{".child", ".daemon", ".pid"} {
+					pids = append(pids, runnertest.Pid(t, filepath.Join(dir, string(spec.ID)+kind)))
+				}
+			}
+			_ = first.Process.Kill()
+			_ = first.Wait()
+
+			s, c, r, err := house(t.Context(), db, test.orphans, test.worker)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- c.Run(ctx) }()
+			for _, spec := range specs {
+				runnertest.Until(t, string(spec.ID)+" went well in the end", func() bool {
+					got, err := s.Rollout(t.Context(), spec.ID)
+					return err == nil && got.State == fulgur.Succeeded
+				})
+				all, err := s.Attempts(t.Context(), spec.ID)
+				if err != nil || len(all) != 2 || all[0].Outcome.Reason != plan.ReasonLost || all[0].Outcome.Class != fulgur.OutcomeInfrastructure {
+					t.Errorf("attempts of %s: %+v, %v", spec.ID, all, err)
+				}
+			}
+			for i, pid := range pids {
+				if !runnertest.Dead(pid) {
+					t.Errorf("process %d of the first controller's lives on", i)
+				}
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			_ = r.Close()
+			_ = s.Close()
+		})
+	}
+}
