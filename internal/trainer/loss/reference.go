@@ -1,0 +1,496 @@
+package loss
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Batch is the input of the reference's policy losses; tables are [rows][tokens].
+type Batch struct {
+	LogProbs, Old, Advantages, Mask [][]float64
+	Importance                      [][]float64 // off-policy correction weights; nil: none
+}
+
+// Config of a reference loss; names are verl's.
+type Config struct {
+	Mode      string // vanilla, gspo, cispo, gpg, reinforce, dro, dppo_tv, dppo_kl, sapo, geo_mean, kl_cov, clip_cov
+	Clip      Clip
+	Aggregate string // see Aggregate
+	Global    Global
+
+	Beta            float64 // dro
+	CovRatio        float64 // kl_cov, clip_cov: share of the tokens that are picked
+	KLCoef          float64 // kl_cov
+	CovLow, CovHigh float64 // clip_cov: covariances that may be picked
+	// Pick orders n eligible tokens for clip_cov, which picks at random; nil: in order.
+	Pick func(n int) []int
+}
+
+// Result is a loss with its gradient with respect to the log probs.
+type Result struct {
+	Loss    float64
+	Grad    [][]float64
+	Metrics map[string]float64
+}
+
+// cell is one token's part: the loss before aggregation, its derivative, and
+// whether the upper or the dual bound applied.
+type cell struct{ loss, grad, clipped, lower float64 }
+
+// Reference computes a batch's loss as verl's core_algos does (commit
+// 1dda039b9c63), with its habits: a masked token's derivative is multiplied by 0,
+// so that a NaN there becomes a NaN of the gradient. It is what compat: v1 and
+// tests are held to; engines sum PerToken over trained tokens.
+func Reference(b Batch, c Config) (Result, error) {
+	if c.Mode == "geo_mean" {
+		return geoMean(b, c), nil
+	}
+	cells, kl, err := tokens(b, c)
+	if err != nil {
+		return Result{}, err
+	}
+	if c.Mode == "gspo" || c.Mode == "sapo" {
+		c.Aggregate = "seq-mean-token-mean"
+	}
+	coef, err := Coefficients(c.Aggregate, b.Mask, c.Global)
+	if err != nil {
+		return Result{}, err
+	}
+	r := Result{Grad: make([][]float64, len(cells)), Metrics: map[string]float64{}}
+	for i, row := range cells {
+		r.Grad[i] = make([]float64, len(row))
+		for j, x := range row {
+			w := coef[i][j]
+			if b.Importance != nil {
+				w *= b.Importance[i][j]
+			}
+			if b.Mask[i][j] != 0 {
+				r.Loss += w * x.loss
+			}
+			r.Grad[i][j] = w * x.grad
+		}
+	}
+	if !slices.ContainsFunc(b.Mask, func(m []float64) bool { return sum(m) > 0 }) {
+		r.Loss = coefficientOfNothing(c.Aggregate, c.Global)
+	}
+	if c.Mode != "gpg" {
+		r.Metrics["actor/ppo_kl"] = maskedMean(kl, b.Mask)
+	}
+	if !slices.Contains([]string{"gpg", "reinforce", "dro", "kl_cov"}, c.Mode) {
+		r.Metrics["actor/pg_clipfrac"] = maskedMean(pick(cells, func(x cell) float64 { return x.clipped }), b.Mask)
+		if c.Mode != "clip_cov" {
+			r.Metrics["actor/pg_clipfrac_lower"] = maskedMean(pick(cells, func(x cell) float64 { return x.lower }), b.Mask)
+		}
+	}
+	return r, nil
+}
+
+// coefficientOfNothing is the loss of a batch without a trained token: 0/0 where
+// it is divided by a local count.
+func coefficientOfNothing(aggregate string, g Global) float64 {
+	if aggregate == "token-sum" || aggregate == "token-mean" && g.Tokens != nil || aggregate != "token-mean" && g.Sequences != nil {
+		return 0
+	}
+	return math.NaN()
+}
+
+func sum(x []float64) (s float64) {
+	for _, v := range x {
+		s += v
+	}
+	return s
+}
+
+func pick(cells [][]cell, f func(cell) float64) [][]float64 {
+	out := make([][]float64, len(cells))
+	for i, row := range cells {
+		out[i] = make([]float64, len(row))
+		for j, x := range row {
+			out[i][j] = f(x)
+		}
+	}
+	return out
+}
+
+func maskedMean(x, mask [][]float64) float64 {
+	total, n := 0.0, 0.0
+	for i, row := range mask {
+		for j, m := range row {
+			if m != 0 {
+				total += x[i][j]
+				n += m
+			}
+		}
+	}
+	return total / (n + 1e-8)
+}
+
+// tokens computes every token's part, and its estimate of the KL divergence from
+// old to current: k1, for kl_cov its absolute value.
+func tokens(b Batch, c Config) (cells [][]cell, kl [][]float64, err error) {
+	cells, kl = make([][]cell, len(b.LogProbs)), make([][]float64, len(b.LogProbs))
+	var chosen map[[2]int]bool
+	if c.Mode == "kl_cov" || c.Mode == "clip_cov" {
+		chosen = covariant(b, c)
+	}
+	for i, row := range b.LogProbs {
+		cells[i], kl[i] = make([]cell, len(row)), make([]float64, len(row))
+		sequence := 0.0
+		for j := range row {
+			sequence += (row[j] - b.Old[i][j]) * b.Mask[i][j]
+		}
+		sequence /= max(sum(b.Mask[i]), 1)
+		for j, logp := range row {
+			d, a := logp-b.Old[i][j], b.Advantages[i][j]
+			kl[i][j] = -clamp(d, -20, 20)
+			x := &cells[i][j]
+			switch c.Mode {
+			case "vanilla":
+				*x = vanilla(d, a, c.Clip)
+			case "gspo":
+				kl[i][j] = -d
+				*x = gspo(sequence, a, c.Clip)
+			case "cispo":
+				q := math.Exp(clamp(d, -20, 20))
+				k := clamp(q, 1-c.Clip.Low, 1+c.Clip.High)
+				*x = cell{loss: -k * a * logp, grad: -k * a, clipped: is(q != k)}
+			case "gpg", "reinforce":
+				*x = cell{loss: -a * logp, grad: -a}
+			case "dro":
+				kl[i][j] = -d
+				*x = cell{loss: -(a*logp - c.Beta/2*d*d), grad: -(a - c.Beta*d)}
+			case "dppo_tv", "dppo_kl":
+				*x = dppo(c.Mode, logp, b.Old[i][j], a, c.Clip)
+			case "sapo":
+				*x = sapo(d, a)
+			case "kl_cov":
+				kl[i][j] = math.Abs(d)
+				*x = cell{loss: -a * math.Exp(d), grad: -a * math.Exp(d)}
+				if chosen[[2]int{i, j}] {
+					x.loss += c.KLCoef * math.Abs(d)
+					x.grad += c.KLCoef * sign(d)
+				}
+			case "clip_cov":
+				*x = vanilla(d, a, Clip{Low: c.Clip.Low, High: c.Clip.High, Dual: math.Inf(1)})
+				x.clipped = 0
+				if chosen[[2]int{i, j}] {
+					*x = cell{clipped: 1}
+				}
+			default:
+				return nil, nil, fmt.Errorf("no loss %q", c.Mode)
+			}
+		}
+	}
+	return cells, kl, nil
+}
+
+func is(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func sign(x float64) float64 { return is(x > 0) - is(x < 0) }
+
+// clamp keeps a NaN.
+func clamp(x, low, high float64) float64 { return min(max(x, low), high) }
+
+// exp corrects math.Exp by one Newton step where that helps: a ratio that lies
+// exactly on a clip bound must not fall behind it by the last bit.
+func exp(d float64) float64 {
+	q := math.Exp(d)
+	if math.Abs(d) < 1 {
+		q += q * (d - math.Log(q))
+	}
+	return q
+}
+
+// vanilla is clipped PPO with a dual clip; the log ratio is clamped to ±20, and
+// beyond it, or at a NaN, no gradient passes.
+func vanilla(d, a float64, c Clip) cell {
+	q := exp(clamp(d, -20, 20))
+	free, bound := -a*q, -a*clamp(q, 1-c.Low, 1+c.High)
+	x := cell{loss: max(free, bound), clipped: is(bound > free)}
+	capped := a < 0 && x.loss > -a*c.Dual
+	if capped {
+		x.loss, x.lower = -a*c.Dual, 1
+	}
+	switch {
+	case !(math.Abs(d) <= 20):
+	case math.IsNaN(a) || free >= bound && !capped:
+		x.grad = -a * q
+	}
+	return x
+}
+
+// gspo has one ratio for the whole sequence (Zheng et al. 2025, eq. 7, with the
+// gradient through each token).
+func gspo(s, a float64, c Clip) cell {
+	q := math.Exp(min(s, 10))
+	free, bound := -a*q, -a*clamp(q, 1-c.Low, 1+c.High)
+	x := cell{loss: max(free, bound), clipped: is(bound > free)}
+	if free >= bound && s <= 10 || math.IsNaN(free) {
+		x.grad = free
+	}
+	return x
+}
+
+// dppo masks tokens whose probability has moved too far the way that the
+// advantage pushes.
+func dppo(mode string, logp, old, a float64, c Clip) cell {
+	p, was := math.Exp(logp), math.Exp(old)
+	var keep bool
+	switch {
+	case mode == "dppo_tv" && a > 0:
+		keep = p-was <= c.High
+	case mode == "dppo_tv":
+		keep = p-was >= -c.Low
+	default:
+		const tiny = 1e-8
+		kl := was*math.Log((was+tiny)/(p+tiny)) + (1-was)*math.Log((1-was+tiny)/(1-p+tiny))
+		keep = a > 0 && (kl <= c.High || p <= was) || a <= 0 && (kl <= c.Low || p >= was)
+	}
+	q := math.Exp(clamp(logp-old, -20, 20))
+	w := min(q, c.Dual) * is(keep)
+	return cell{loss: -a * w * logp, grad: -a * w, clipped: is(!keep)}
+}
+
+// sapo has a soft gate in place of the clip; temperatures 1 and 1.05.
+func sapo(d, a float64) cell {
+	tau := 1.05
+	if a > 0 {
+		tau = 1
+	}
+	q := math.Exp(clamp(d, -20, 20))
+	gate := 1 / (1 + math.Exp(-tau*(q-1)))
+	x := cell{loss: -a * 4 / tau * gate}
+	if math.Abs(d) <= 20 {
+		x.grad = -a * 4 * gate * (1 - gate) * q
+	}
+	return x
+}
+
+// geoMean clips the log ratio and takes one geometric mean per row; a plain mean
+// over all rows, empty ones too.
+func geoMean(b Batch, c Config) Result {
+	r := Result{Grad: make([][]float64, len(b.LogProbs)), Metrics: map[string]float64{}}
+	kl, up, down := make([][]float64, len(b.LogProbs)), make([][]float64, len(b.LogProbs)), make([][]float64, len(b.LogProbs))
+	rows := float64(len(b.LogProbs))
+	for i, row := range b.LogProbs {
+		n := len(row)
+		r.Grad[i], kl[i], up[i], down[i] = make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
+		t := sum(b.Mask[i]) + 1e-8
+		log, mean, importance := 0.0, 0.0, 0.0
+		for j, logp := range row {
+			d, a, m := logp-b.Old[i][j], b.Advantages[i][j], b.Mask[i][j]
+			s, cut := sign(a), clamp(d, -c.Clip.Low, c.Clip.High)
+			x := s * min(s*d, s*cut)
+			log += x * m / t
+			mean += a * m / t
+			if b.Importance != nil {
+				importance += math.Log(b.Importance[i][j]+1e-10) * m / t
+			}
+			kl[i][j], up[i][j], down[i][j] = -d, is(d != cut && a > 0), is(d != cut && a < 0)
+			r.Grad[i][j] = is(s*d <= s*cut) * m / t
+			if math.IsNaN(d) {
+				r.Grad[i][j] = d
+			}
+		}
+		l := -mean * math.Exp(log) * math.Exp(importance)
+		r.Loss += l / rows
+		for j := range r.Grad[i] {
+			r.Grad[i][j] *= l / rows
+		}
+	}
+	r.Metrics["actor/ppo_kl"] = maskedMean(kl, b.Mask)
+	r.Metrics["actor/pg_clipfrac"] = maskedMean(up, b.Mask)
+	r.Metrics["actor/pg_clipfrac_lower"] = maskedMean(down, b.Mask)
+	return r
+}
+
+// covariant picks the tokens whose advantage and log prob move together most
+// (kl_cov), or some of those within bounds (clip_cov).
+func covariant(b Batch, c Config) map[[2]int]bool {
+	meanA, meanLog, n := maskedMean(b.Advantages, b.Mask), maskedMean(b.LogProbs, b.Mask), 0
+	type token struct {
+		at  [2]int
+		cov float64
+	}
+	var all []token
+	for i, row := range b.Mask {
+		for j, m := range row {
+			if m == 0 {
+				continue
+			}
+			n++
+			t := token{[2]int{i, j}, (b.Advantages[i][j] - meanA) * (b.LogProbs[i][j] - meanLog)}
+			if c.Mode == "clip_cov" {
+				x := vanilla(b.LogProbs[i][j]-b.Old[i][j], b.Advantages[i][j], Clip{c.Clip.Low, c.Clip.High, math.Inf(1)})
+				if x.clipped != 0 || !(t.cov > c.CovLow && t.cov < c.CovHigh) {
+					continue
+				}
+			}
+			all = append(all, t)
+		}
+	}
+	if c.Mode == "kl_cov" {
+		slices.SortStableFunc(all, func(x, y token) int { return int(sign(y.cov - x.cov)) })
+	} else if c.Pick != nil {
+		shuffled := make([]token, len(all))
+		for i, k := range c.Pick(len(all)) {
+			shuffled[i] = all[k]
+		}
+		all = shuffled
+	}
+	k := min(len(all), max(1, int(c.CovRatio*float64(n))))
+	chosen := map[[2]int]bool{}
+	for _, t := range all[:k] {
+		chosen[t.at] = true
+	}
+	return chosen
+}
+
+// Global are the totals of a step of which a batch is a part.
+type Global struct {
+	Ranks     int      // dp_size; 0: 1
+	Tokens    *float64 // trained tokens of the step; nil: those of the batch
+	Sequences *float64 // of the step; nil: rows of the batch with a token
+	Scale     *float64 // loss_scale_factor; nil: the padded width
+}
+
+// Coefficients returns what each token's loss is multiplied by before the plain
+// sum: token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean or
+// seq-mean-token-sum-norm.
+func Coefficients(aggregate string, mask [][]float64, g Global) ([][]float64, error) {
+	ranks := float64(max(g.Ranks, 1))
+	n, sequences, width := 0.0, 0.0, 0
+	for _, row := range mask {
+		t := sum(row)
+		n += t
+		sequences += is(t > 0)
+		width = max(width, len(row))
+	}
+	total := g.Sequences
+	switch {
+	case aggregate == "token-mean":
+		total = g.Tokens
+	case aggregate == "token-sum":
+		total = new(float64)
+	}
+	if ranks > 1 && total == nil {
+		return nil, errors.New("a loss over several ranks needs the totals of the step")
+	}
+	if g.Tokens != nil {
+		n = *g.Tokens
+	}
+	if g.Sequences != nil {
+		sequences = *g.Sequences
+	}
+	scale := float64(width)
+	if g.Scale != nil {
+		scale = *g.Scale
+	}
+	out := make([][]float64, len(mask))
+	for i, row := range mask {
+		t := sum(row)
+		var x float64
+		switch aggregate {
+		case "token-mean":
+			x = ranks / n
+		case "token-sum":
+			x = ranks
+		case "seq-mean-token-sum":
+			x = ranks / sequences
+		case "seq-mean-token-mean":
+			x = ranks / sequences / max(t, 1)
+		case "seq-mean-token-sum-norm":
+			x = ranks / sequences / scale
+		default:
+			return nil, fmt.Errorf("no aggregation %q", aggregate)
+		}
+		out[i] = make([]float64, len(row))
+		for j, m := range row {
+			if out[i][j] = 0; m != 0 {
+				out[i][j] = x * m
+			}
+		}
+	}
+	return out, nil
+}
+
+// RolloutWeights divides advantages by max(1, T·rows), T the trained tokens of a
+// rollout over all its rows: v1's per-rollout normalisation. Round reproduces the
+// type it is computed in; nil: float64.
+func RolloutWeights(advantages, mask [][]float64, rollouts []string, rows int, round func(float64) float64) [][]float64 {
+	if round == nil {
+		round = func(x float64) float64 { return x }
+	}
+	t := map[string]float64{}
+	for i, row := range mask {
+		t[rollouts[i]] += round(sum(row))
+	}
+	out := make([][]float64, len(advantages))
+	for i, row := range advantages {
+		out[i] = make([]float64, len(row))
+		for j, a := range row {
+			out[i][j] = round(a / round(max(1, round(t[rollouts[i]]*float64(rows)))))
+		}
+	}
+	return out
+}
+
+// KL returns estimates of the KL divergence of a reference policy from the
+// current one, per token, and their gradient with respect to the log probs
+// (Schulman, "Approximating KL divergence"): k1 (kl), abs, k2 (mse), k3
+// (low_var_kl). A "+" behind the name has the value of the base and k2's gradient.
+func KL(name string, logp, ref []float64) (value, grad []float64, err error) {
+	value, grad = make([]float64, len(logp)), make([]float64, len(logp))
+	base, straight := name, false
+	if n := len(name); n > 0 && name[n-1] == '+' {
+		base, straight = name[:n-1], true
+	}
+	for i := range logp {
+		d := logp[i] - ref[i]
+		switch base {
+		case "k1", "kl":
+			value[i], grad[i] = d, 1
+		case "abs":
+			value[i], grad[i] = math.Abs(d), sign(d)
+		case "k2", "mse":
+			value[i], grad[i] = d*d/2, d
+		case "k3", "low_var_kl":
+			y := clamp(-d, -20, 20)
+			raw := math.Exp(y) - y - 1
+			if value[i] = clamp(raw, -10, 10); value[i] == raw && y == -d {
+				grad[i] = 1 - math.Exp(y)
+			}
+		default:
+			return nil, nil, fmt.Errorf("no KL estimate %q", name)
+		}
+		if straight {
+			grad[i] = d
+		}
+	}
+	return value, grad, nil
+}
+
+// Entropy returns the entropy in nats of a row of logits, and its gradient.
+func Entropy(logits []float64) (h float64, grad []float64) {
+	top, z := slices.Max(logits), 0.0
+	for _, x := range logits {
+		z += math.Exp(x - top)
+	}
+	log := top + math.Log(z)
+	grad = make([]float64, len(logits))
+	mean := 0.0
+	for _, x := range logits {
+		mean += math.Exp(x-log) * x
+	}
+	for i, x := range logits {
+		grad[i] = -math.Exp(x-log) * (x - mean)
+	}
+	return log - mean, grad
+}
