@@ -68,7 +68,7 @@ type Options struct {
 	Model    string        // OPENAI_MODEL; "": not set
 	Holder   string        // unique per process; "": made up
 	Limits   plan.Limits   // Slots at least 1
-	LeaseTTL time.Duration // 0: 10 s
+	LeaseTTL time.Duration // 0: 5 s
 	Grace    time.Duration // how long Run waits at its end for reports to be taken; 0: 10 s
 	Log      *slog.Logger  // nil: nothing is logged
 }
@@ -115,7 +115,7 @@ func New(o Options, s Store, gate Gateway, r Runner) (*Controller, error) {
 		o.Limits.Backoff = 500 * time.Millisecond
 	}
 	if o.LeaseTTL == 0 {
-		o.LeaseTTL = 10 * time.Second
+		o.LeaseTTL = 5 * time.Second
 	}
 	if o.Grace == 0 {
 		o.Grace = 10 * time.Second
