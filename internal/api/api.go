@@ -188,19 +188,26 @@ func (f Floats) MarshalJSON() ([]byte, error) {
 	return append(out, ']'), nil
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. b is a JSON value without white
+// space at its ends, as encoding/json hands it over.
 func (f *Floats) UnmarshalJSON(b []byte) error {
-	var list []json.RawMessage
-	if err := json.Unmarshal(b, &list); err != nil {
-		return err
+	if string(b) == "null" {
+		*f = nil
+		return nil
 	}
-	*f = make(Floats, len(list))
-	for i, raw := range list {
-		x, err := strconv.ParseFloat(string(bytes.Trim(raw, `"`)), 32)
+	if len(b) < 2 || b[0] != '[' {
+		return fmt.Errorf("log probs are no list")
+	}
+	b = bytes.TrimSpace(b[1 : len(b)-1])
+	*f = make(Floats, 0, bytes.Count(b, []byte{','})+1)
+	for len(b) > 0 {
+		item, rest, _ := bytes.Cut(b, []byte{','})
+		x, err := strconv.ParseFloat(string(bytes.Trim(bytes.TrimSpace(item), `"`)), 32)
 		if err != nil {
-			return fmt.Errorf("number %d: %w", i, err)
+			return fmt.Errorf("number %d: %w", len(*f), err)
 		}
-		(*f)[i] = float32(x)
+		*f = append(*f, float32(x))
+		b = rest
 	}
 	return nil
 }

@@ -1,0 +1,227 @@
+package sqlite_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
+	"github.com/fulgur-rl/fulgur/internal/store/storetest"
+)
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) func() store.Driver {
+		path := filepath.Join(t.TempDir(), "a dir?", "s.db") // made by the driver
+		return func() store.Driver { return sqlite.New(path, sqlite.Options{}) }
+	})
+}
+
+func TestMemoryAndPowerStoresWork(t *testing.T) {
+	for name, d := range map[string]store.Driver{
+		"memory": sqlite.New(sqlite.Memory, sqlite.Options{}),
+		"power":  sqlite.New(filepath.Join(t.TempDir(), "s.db"), sqlite.Options{Power: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := storetest.Open(t, d)
+			var wg sync.WaitGroup
+			for i := range 16 {
+				wg.Go(func() {
+					id := fulgur.RolloutID(fmt.Sprint("r", i))
+					_, err := s.CreateRollouts(t.Context(), []fulgur.RolloutSpec{{ID: id, Run: fulgur.DefaultRun, Input: json.RawMessage("1")}})
+					err2 := s.AppendCall(t.Context(), &fulgur.Call{ID: fulgur.CallID(id), Rollout: id, Attempt: "0"})
+					calls, err3 := s.Calls(t.Context(), id, "")
+					if err := errors.Join(err, err2, err3); err != nil || len(calls) != 1 {
+						t.Error(calls, err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func TestASecondStoreOnTheFileIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	s := storetest.Open(t, sqlite.New(path, sqlite.Options{}))
+	_, err := store.Open(t.Context(), sqlite.New(path, sqlite.Options{}), store.Options{})
+	if fulgur.KindOf(err) != fulgur.KindConflict || !strings.Contains(fulgur.PublicMessage(err), fmt.Sprint("process ", os.Getpid())) {
+		t.Errorf("%v", err)
+	}
+	storetest.Close(t, s)
+	storetest.Close(t, storetest.Open(t, sqlite.New(path, sqlite.Options{})))
+}
+
+func TestWhatIsNoStoreIsRefusedAndLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "notes.txt")
+	content := strings.Repeat("no database\n", 500)
+	if err := os.WriteFile(text, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"a text file": text, "a folder": dir, "a folder below a file": filepath.Join(text, "s.db")} {
+		_, err := store.Open(t.Context(), sqlite.New(path, sqlite.Options{}), store.Options{})
+		if fulgur.KindOf(err) != fulgur.KindInvalid || !strings.Contains(fulgur.PublicMessage(err), path) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if b, err := os.ReadFile(text); err != nil || string(b) != content {
+		t.Errorf("the text file was changed (%v)", err)
+	}
+}
+
+func TestADamagedFileIsSaidToBeDamaged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	s := storetest.Open(t, sqlite.New(path, sqlite.Options{}))
+	for i := range 200 {
+		if _, err := s.CreateRollouts(t.Context(), []fulgur.RolloutSpec{{ID: fulgur.RolloutID(fmt.Sprint(i)), Run: fulgur.DefaultRun, Input: json.RawMessage(`"` + strings.Repeat("x", 500) + `"`)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	storetest.Close(t, s)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 4096; i < len(b); i++ { // all but the first page
+		b[i] = 0xa5
+	}
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err = store.Open(t.Context(), sqlite.New(path, sqlite.Options{}), store.Options{})
+	if fulgur.KindOf(err) != fulgur.KindInternal || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAFullDiskFailsLoudlyAndNothingIsLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	s := storetest.Open(t, sqlite.New(path, sqlite.Options{MaxPages: 60}))
+	ctx := t.Context()
+	if _, err := s.CreateRollouts(ctx, []fulgur.RolloutSpec{{ID: "r", Run: fulgur.DefaultRun, Input: json.RawMessage("1")}}); err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]int32, 2000)
+	kept := 0
+	var err error
+	for ; kept < 1000 && err == nil; kept++ {
+		err = s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", Index: kept, PromptIDs: ids})
+	}
+	kept--
+	if fulgur.KindOf(err) != fulgur.KindExhausted || !strings.Contains(fulgur.PublicMessage(err), "disk is full") {
+		t.Fatalf("after %d calls: %v", kept, err)
+	}
+	if calls, err := s.Calls(ctx, "r", "0"); err != nil || len(calls) != kept {
+		t.Errorf("%d calls, %v; want %d", len(calls), err, kept)
+	}
+	storetest.Close(t, s)
+	s = storetest.Open(t, sqlite.New(path, sqlite.Options{})) // room again
+	if calls, err := s.Calls(ctx, "r", "0"); err != nil || len(calls) != kept {
+		t.Errorf("after a restart: %d calls, %v; want %d", len(calls), err, kept)
+	}
+	if err := s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", PromptIDs: ids}); err != nil {
+		t.Errorf("the refused call, again: %v", err)
+	}
+}
+
+// TestMain lets the test binary be the process that the kill test kills.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("FULGUR_STORE_KILL_TEST"); path != "" {
+		appendForever(path)
+	}
+	os.Exit(m.Run())
+}
+
+// appendForever prints the id of each call that is acknowledged.
+func appendForever(path string) {
+	ctx := context.Background()
+	s, err := store.Open(ctx, sqlite.New(path, sqlite.Options{}), store.Options{})
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	run := fmt.Sprint("r", os.Getpid())
+	if _, err := s.CreateRollouts(ctx, []fulgur.RolloutSpec{{ID: fulgur.RolloutID(run), Run: fulgur.DefaultRun, Input: json.RawMessage("1")}}); err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	var mu sync.Mutex
+	for w := range 4 {
+		go func() {
+			for i := 0; ; i++ {
+				id := fmt.Sprintf("%s.%d.%d", run, w, i)
+				err := s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(id), Rollout: fulgur.RolloutID(run), Attempt: "0", Index: i, Request: json.RawMessage(`{"messages":[]}`)})
+				mu.Lock()
+				if err != nil {
+					fmt.Println("error", err)
+				} else {
+					fmt.Println(id)
+				}
+				mu.Unlock()
+			}
+		}()
+	}
+	select {}
+}
+
+func TestWhatWasAcknowledgedSurvivesKill9(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 3
+	}
+	path := filepath.Join(t.TempDir(), "s.db")
+	for round := range rounds {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "FULGUR_STORE_KILL_TEST="+path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var acked []string
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if acked = append(acked, lines.Text()); len(acked) == 300+round*77 {
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatal("the process was not killed")
+		}
+		// A last line may be cut off by the kill; its call may be there or not.
+		acked = acked[:len(acked)-1]
+		s := storetest.Open(t, sqlite.New(path, sqlite.Options{}))
+		seen := map[string]int{}
+		rs, err := s.Rollouts(t.Context(), fulgur.RolloutQuery{})
+		if err != nil || len(rs) != round+1 {
+			t.Fatalf("%d rollouts, %v", len(rs), err)
+		}
+		calls, err := s.Calls(t.Context(), rs[round].ID, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range calls {
+			seen[string(c.ID)]++
+		}
+		for _, id := range acked {
+			if seen[id] != 1 {
+				t.Errorf("round %d: acknowledged call %q is on record %d times", round, id, seen[id])
+			}
+		}
+		storetest.Close(t, s)
+	}
+}
