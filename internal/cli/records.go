@@ -51,7 +51,17 @@ func readRolloutLines(dir runDir) ([]trainer.RolloutLine, error) {
 
 // readMetrics reads metrics.jsonl, one map a step.
 func readMetrics(dir runDir) ([]map[string]float64, error) {
-	return readLines[map[string]float64](dir.metrics())
+	lines, err := readLines[map[string]any](dir.metrics())
+	out := make([]map[string]float64, len(lines))
+	for i, l := range lines {
+		out[i] = map[string]float64{}
+		for k, v := range l {
+			if x, ok := v.(float64); ok { // the line's time is text
+				out[i][k] = x
+			}
+		}
+	}
+	return out, err
 }
 
 // readLines reads a file of JSON lines; a last line that a crash cut off is left

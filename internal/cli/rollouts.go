@@ -20,42 +20,48 @@ import (
 type recordFlags struct{ run, server, key string }
 
 func (f *recordFlags) register(c *cobra.Command) {
-	c.PersistentFlags().StringVar(&f.run, "run", "", "the run's folder, or its name below runs/ (default: the newest below runs/)")
+	c.PersistentFlags().StringVar(&f.run, "run", "", "the run's folder, or its name below runs/ (default: the newest below runs/); with --server the run's id")
 	c.PersistentFlags().StringVar(&f.server, "server", "", "URL of a running fulgur serve, in place of a folder")
 	c.PersistentFlags().StringVar(&f.key, "key", "", "the server's key")
 }
 
-// open returns the record and the run's lines, which only a folder has.
-func (f *recordFlags) open(c *cobra.Command) (records, map[fulgur.RolloutID]trainer.RolloutLine, error) {
+// record is an opened record.
+type record struct {
+	records
+	run   fulgur.RunID
+	lines map[fulgur.RolloutID]trainer.RolloutLine // what became of each rollout; only a folder has them
+}
+
+func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
 	if f.server != "" {
 		cl, err := client.New(f.server, f.key, client.Options{RetryFor: -1})
 		if err != nil {
-			return nil, nil, usageErr(err)
+			return nil, usageErr(err)
 		}
-		return cl, nil, nil
+		return &record{records: cl, run: fulgur.RunID(cmp.Or(f.run, string(fulgur.DefaultRun)))}, nil
 	}
-	run := f.run
-	if run == "" {
+	arg := f.run
+	if arg == "" {
 		newest, err := newestRun("runs")
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		run = newest
+		arg = newest
 	}
-	dir, err := openRunDir(run)
+	file, dir, err := a.openRun(arg, c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	lines, err := readRolloutLines(dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	by := make(map[fulgur.RolloutID]trainer.RolloutLine, len(lines))
+	r := &record{run: fulgur.RunID(file.Run), lines: make(map[fulgur.RolloutID]trainer.RolloutLine, len(lines))}
 	for _, l := range lines {
-		by[l.ID] = l
+		r.lines[l.ID] = l
 	}
-	r, err := openRecords(c.Context(), dir)
-	return r, by, err
+	r.records, err = openRecords(c.Context(), dir)
+	return r, err
 }
 
 func (a *app) rolloutsCommand() *cobra.Command {
@@ -90,11 +96,12 @@ func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit 
 			return usageErr(fmt.Errorf("--state %s: want queuing, running, succeeded or failed", state))
 		}
 	}
-	rec, lines, err := f.open(c)
+	rec, err := a.openRecord(c, f)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rec.Close()) }()
+	q.Run = rec.run
 	var all []fulgur.Rollout
 	for {
 		page, err := rec.Rollouts(c.Context(), q)
@@ -122,7 +129,7 @@ func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit 
 	fmt.Fprintln(w, "ROLLOUT\tSTATE\tREWARD\tADVANTAGE\tCALLS\tENDED\tWHY")
 	for i := range all {
 		r := &all[i]
-		l := lines[r.ID]
+		l := rec.lines[r.ID]
 		ended, calls := "", ""
 		if r.Outcome != nil {
 			ended, calls = string(r.Outcome.Class)+"/"+r.Outcome.Reason, fmt.Sprint(r.Outcome.Calls)
@@ -158,7 +165,7 @@ type shownRollout struct {
 }
 
 func (a *app) showRollout(c *cobra.Command, f recordFlags, id fulgur.RolloutID) (err error) {
-	rec, lines, err := f.open(c)
+	rec, err := a.openRecord(c, f)
 	if err != nil {
 		return err
 	}
@@ -167,7 +174,7 @@ func (a *app) showRollout(c *cobra.Command, f recordFlags, id fulgur.RolloutID) 
 	if s.Rollout, err = rec.Rollout(c.Context(), id); err != nil {
 		return err
 	}
-	if l, ok := lines[id]; ok {
+	if l, ok := rec.lines[id]; ok {
 		s.Trained = &l
 	}
 	if s.Attempts, err = rec.Attempts(c.Context(), id); err != nil {
