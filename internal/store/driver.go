@@ -35,8 +35,9 @@ type Driver interface {
 	// Begin is the statement that opens a writing transaction.
 	Begin() string
 
-	// Kind says what an error of the database means: KindExhausted for a full
-	// disk, KindConflict for a broken unique constraint, KindUnavailable for a
-	// lock that may go away, else KindInternal.
-	Kind(err error) fulgur.Kind
+	// Explain says what an error of the database means: KindExhausted for a
+	// full disk, KindConflict for a broken unique constraint, KindUnavailable for
+	// a lock that may go away, else KindInternal. The message, for people, may
+	// be ""; it says what to do next.
+	Explain(err error) (fulgur.Kind, string)
 }

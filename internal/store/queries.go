@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/fulgur-rl/fulgur"
@@ -55,13 +56,11 @@ func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error)
 }
 
 func (q *queries) close() error {
-	var first error
+	errs := make([]error, 0, len(q.all))
 	for _, s := range q.all {
-		if err := s.Close(); err != nil && first == nil {
-			first = err
-		}
+		errs = append(errs, s.Close())
 	}
-	return first
+	return errors.Join(errs...)
 }
 
 func (q *queries) identity(ctx context.Context, sum [sha256.Size]byte) (fulgur.Identity, error) {

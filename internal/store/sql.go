@@ -15,6 +15,7 @@ import (
 // statements are the writer's prepared statements, on its one connection.
 type statements struct {
 	conn *sql.Conn
+	all  []*sql.Stmt
 
 	begin, commit, rollback                      *sql.Stmt
 	insertRollout, insertInput, updateRollout    *sql.Stmt
@@ -60,12 +61,20 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 			return nil, fmt.Errorf("preparing %.40q: %w", p.q, err)
 		}
 		*p.to = s
+		st.all = append(st.all, s)
 	}
 	return st, nil
 }
 
-// close lets go of the connection, and of its statements with it.
-func (st *statements) close() error { return st.conn.Close() }
+// close ends the statements, then lets go of the connection: a database that
+// still has statements is not really closed, and SQLite leaves its log behind.
+func (st *statements) close() error {
+	errs := make([]error, 0, len(st.all)+1)
+	for _, s := range st.all {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, st.conn.Close())...)
+}
 
 // flush writes a batch in one transaction. The writer never breaks off midway
 // for a caller that leaves, hence no context.

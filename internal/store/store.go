@@ -140,15 +140,17 @@ func (s *Store) fail(op string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fulgur.E(fulgur.KindCanceled, op, "the caller left before the store had answered", err)
 	}
-	kind := s.driver.Kind(err)
-	msg := "the store failed; see the server's log"
-	switch kind {
-	case fulgur.KindExhausted:
+	kind, msg := s.driver.Explain(err)
+	switch {
+	case msg != "":
+	case kind == fulgur.KindExhausted:
 		msg = "the store's disk is full: free some space, then try again; nothing that was acknowledged is lost"
-	case fulgur.KindUnavailable:
+	case kind == fulgur.KindUnavailable:
 		msg = "the store is locked by another process: stop it, or wait"
-	case fulgur.KindConflict:
+	case kind == fulgur.KindConflict:
 		msg = "it is on record already"
+	default:
+		msg = "the store failed; see the server's log"
 	}
 	return fulgur.E(kind, op, msg, err)
 }

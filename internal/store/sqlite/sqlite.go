@@ -131,37 +131,37 @@ func (d *Driver) openError(op string, err error) error {
 		return fe
 	}
 	var se *sqlite.Error
-	if errors.As(err, &se) {
-		switch se.Code() & 0xff {
-		case sqlite3.SQLITE_NOTADB:
-			return fulgur.E(fulgur.KindInvalid, op, d.path+" is not a Fulgur store (or its first bytes are damaged): name another file with --store sqlite:PATH, or restore a backup", err)
-		case sqlite3.SQLITE_CORRUPT:
-			return fulgur.E(fulgur.KindInternal, op, d.path+" is damaged: restore a backup, or copy what is readable with sqlite3's .recover", err)
-		case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
-			return fulgur.E(fulgur.KindInvalid, op, d.path+" cannot be opened for writing: check its folder and permissions", err)
-		}
-		return fulgur.E(d.Kind(err), op, "the store "+d.path+" cannot be opened", err)
+	if errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_NOTADB {
+		return fulgur.E(fulgur.KindInvalid, op, d.path+" is not a Fulgur store (or its first bytes are damaged): name another file with --store sqlite:PATH, or restore a backup", err)
+	}
+	if errors.As(err, &se) && se.Code()&0xff != sqlite3.SQLITE_CANTOPEN {
+		kind, msg := d.Explain(err)
+		return fulgur.E(kind, op, msg, err)
 	}
 	return fulgur.E(fulgur.KindInvalid, op, d.path+" cannot be opened for writing: check its folder and permissions", err)
 }
 
-// Kind says what an error of SQLite means.
-func (d *Driver) Kind(err error) fulgur.Kind {
+// Explain says what an error of SQLite means; see store.Driver.
+func (d *Driver) Explain(err error) (fulgur.Kind, string) {
 	var se *sqlite.Error
 	if !errors.As(err, &se) {
-		return fulgur.KindInternal
+		return fulgur.KindInternal, ""
 	}
 	switch se.Code() & 0xff {
 	case sqlite3.SQLITE_FULL:
-		return fulgur.KindExhausted
+		return fulgur.KindExhausted, ""
 	case sqlite3.SQLITE_IOERR:
 		if se.Code() == sqlite3.SQLITE_IOERR_WRITE || se.Code() == sqlite3.SQLITE_IOERR_FSYNC {
-			return fulgur.KindExhausted
+			return fulgur.KindExhausted, "the disk of " + d.path + " cannot be written: is it full?"
 		}
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return fulgur.KindUnavailable
+		return fulgur.KindUnavailable, ""
 	case sqlite3.SQLITE_CONSTRAINT:
-		return fulgur.KindConflict
+		return fulgur.KindConflict, ""
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return fulgur.KindInternal, d.path + " is damaged: restore a backup, or copy what is readable with sqlite3's .recover"
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+		return fulgur.KindInvalid, d.path + " cannot be written: check its permissions"
 	}
-	return fulgur.KindInternal
+	return fulgur.KindInternal, ""
 }
