@@ -97,9 +97,8 @@ func (s *Store) start(ctx context.Context) error {
 	if _, ok := s.live.runs[fulgur.DefaultRun]; ok {
 		return nil
 	}
-	now := s.now()
 	return s.commit([]*request{{fn: func(b *batch) error {
-		b.runs[fulgur.DefaultRun] = fulgur.Run{ID: fulgur.DefaultRun, CreatedAt: now, UpdatedAt: now}
+		b.putRun(fulgur.Run{ID: fulgur.DefaultRun, CreatedAt: b.now})
 		return nil
 	}}})
 }
