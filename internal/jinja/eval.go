@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -205,7 +206,7 @@ func (in *interp) evalNode(e expr, sc *scope) Value {
 	case *listExpr:
 		return &List{in.evalAll(e.items, sc)}
 	case *tupleExpr:
-		return &Tuple{in.evalAll(e.items, sc)}
+		return &Tuple{items: in.evalAll(e.items, sc)}
 	case *dictExpr:
 		d := NewDict()
 		in.alloc(len(e.keys))
@@ -285,6 +286,10 @@ func (in *interp) attribute(of Value, name string) (Value, bool) {
 	case *cyclerObj:
 		if x, ok := v.attr(name); ok {
 			return x, true
+		}
+	case *Tuple:
+		if i := slices.Index(v.names, name); i >= 0 {
+			return v.items[i], true
 		}
 	}
 	if strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") || mutates(of, name) {
@@ -409,8 +414,11 @@ func (in *interp) slice(e *indexExpr, of Value, s *sliceExpr, sc *scope) Value {
 	for _, i := range in.sliceIndices(len(items), bounds) {
 		out = append(out, items[i])
 	}
-	if _, ok := of.(*Tuple); ok {
-		return &Tuple{out}
+	switch of := of.(type) {
+	case *Tuple:
+		return &Tuple{items: out}
+	case *pyRange:
+		return of.slice(out, bounds[2])
 	}
 	return &List{out}
 }

@@ -340,7 +340,7 @@ func (in *interp) callMacro(m *macro, a args) Value {
 		}
 	}
 	if d.usesVar {
-		sc.set("varargs", &Tuple{slices.Clone(a.pos[min(len(a.pos), len(d.params)):])})
+		sc.set("varargs", &Tuple{items: slices.Clone(a.pos[min(len(a.pos), len(d.params)):])})
 	}
 	if d.usesKw {
 		sc.set("kwargs", kwargs)

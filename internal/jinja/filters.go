@@ -45,7 +45,7 @@ func filterNamed(name string) filterFunc {
 				}
 				return in.percentFormat(toStr(v), d)
 			}
-			return in.percentFormat(toStr(v), &Tuple{a.pos})
+			return in.percentFormat(toStr(v), &Tuple{items: a.pos})
 		}
 	case "indent":
 		return filterIndent
@@ -308,7 +308,11 @@ func filterRound(in *interp, v Value, a args) Value {
 			return v
 		}
 		if precision < 0 {
-			return math.RoundToEven(f*scale) / scale
+			r := math.RoundToEven(f*scale) / scale
+			if _, isFloat := v.(float64); !isFloat {
+				return int64(r)
+			}
+			return r
 		}
 		r, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(precision), 64), 64)
 		return r

@@ -18,7 +18,8 @@ func seqFilterNamed(name string) filterFunc {
 	case "dictsort":
 		return filterDictsort
 	case "first":
-		return func(in *interp, v Value, _ args) Value {
+		return func(in *interp, v Value, a args) Value {
+			a.bind(in, name)
 			if items := in.iterate(v); len(items) > 0 {
 				return items[0]
 			}
@@ -30,9 +31,9 @@ func seqFilterNamed(name string) filterFunc {
 		return func(in *interp, v Value, _ args) Value {
 			switch d := v.(type) {
 			case *Undef:
-				return &Gen{name: "do_items"}
+				return &Gen{name: "generator object do_items"}
 			case *Dict:
-				return &Gen{name: "do_items", items: dictItems(d)}
+				return &Gen{name: "generator object do_items", items: dictItems(d)}
 			}
 			fail(in.line, KindType, "Can only get item pairs from a mapping.")
 			return nil
@@ -40,7 +41,8 @@ func seqFilterNamed(name string) filterFunc {
 	case "join":
 		return filterJoin
 	case "last":
-		return func(in *interp, v Value, _ args) Value {
+		return func(in *interp, v Value, a args) Value {
+			a.bind(in, name)
 			if g, ok := v.(*Gen); ok {
 				fail(in.line, KindType, "'%s' object is not reversible", typeName(g))
 			}
@@ -50,7 +52,8 @@ func seqFilterNamed(name string) filterFunc {
 			return &Undef{msg: "No last item, sequence was empty.", kind: KindUndefined}
 		}
 	case "list":
-		return func(in *interp, v Value, _ args) Value {
+		return func(in *interp, v Value, a args) Value {
+			a.bind(in, name)
 			items := in.iterate(v)
 			in.alloc(len(items))
 			return &List{items}
@@ -61,7 +64,7 @@ func seqFilterNamed(name string) filterFunc {
 		return func(in *interp, v Value, a args) Value { return filterExtreme(in, v, a, name == "max") }
 	case "reject", "rejectattr", "select", "selectattr":
 		keep, byAttr := strings.HasPrefix(name, "select"), strings.HasSuffix(name, "attr")
-		return func(in *interp, v Value, a args) Value { return filterSelect(in, v, a, name, keep, byAttr) }
+		return func(in *interp, v Value, a args) Value { return filterSelect(in, v, a, keep, byAttr) }
 	case "reverse":
 		return filterReverse
 	case "slice":
@@ -79,12 +82,13 @@ func seqFilterNamed(name string) filterFunc {
 func dictItems(d *Dict) []Value {
 	out := make([]Value, len(d.keys))
 	for i, k := range d.keys {
-		out[i] = &Tuple{[]Value{k, d.vals[i]}}
+		out[i] = &Tuple{items: []Value{k, d.vals[i]}}
 	}
 	return out
 }
 
-func filterLength(in *interp, v Value, _ args) Value {
+func filterLength(in *interp, v Value, a args) Value {
+	a.bind(in, "length")
 	switch x := v.(type) {
 	case *Str:
 		return int64(utf8.RuneCountInString(x.s))
@@ -241,7 +245,7 @@ func filterGroupby(in *interp, v Value, a args) Value {
 		k := key(it)
 		if group == nil || !equal(k, last) {
 			group = &List{}
-			out.items = append(out.items, &Tuple{[]Value{get(it), group}})
+			out.items = append(out.items, &Tuple{items: []Value{get(it), group}, names: []string{"grouper", "list"}})
 			last = k
 		}
 		group.items = append(group.items, it)
@@ -253,7 +257,7 @@ func filterUnique(in *interp, v Value, a args) Value {
 	b := a.bind(in, "unique", "case_sensitive", "attribute")
 	key := foldCase(isTrue(b[0]), in.getter(b[1], nil))
 	seen := map[any]bool{}
-	g := &Gen{name: "sync_do_unique"}
+	g := &Gen{name: "generator object do_unique"}
 	for _, it := range in.iterate(v) {
 		k, ok := hashKey(key(it))
 		if !ok {
@@ -314,7 +318,8 @@ func filterJoin(in *interp, v Value, a args) Value {
 	return joinStrs(parts, sep)
 }
 
-func filterReverse(in *interp, v Value, _ args) Value {
+func filterReverse(in *interp, v Value, a args) Value {
+	a.bind(in, "reverse")
 	if s, ok := v.(*Str); ok {
 		off := runeOffsets(s.s)
 		parts := make([]*Str, 0, len(off))
@@ -326,7 +331,7 @@ func filterReverse(in *interp, v Value, _ args) Value {
 	}
 	items := slices.Clone(in.iterate(v))
 	slices.Reverse(items)
-	return &Gen{name: "reversed", items: items}
+	return &Gen{name: typeName(v) + "_reverseiterator object", items: items}
 }
 
 func filterBatch(in *interp, v Value, a args) Value {
@@ -335,7 +340,7 @@ func filterBatch(in *interp, v Value, a args) Value {
 	if !ok || n <= 0 {
 		fail(in.line, KindType, "batch() needs a positive number")
 	}
-	g := &Gen{name: "do_batch"}
+	g := &Gen{name: "generator object do_batch"}
 	for chunk := range slices.Chunk(in.iterate(v), int(n)) {
 		l := slices.Clone(chunk)
 		in.alloc(int(n))
@@ -356,7 +361,7 @@ func filterSlice(in *interp, v Value, a args) Value {
 	items := in.iterate(v)
 	in.alloc(int(n) + len(items))
 	per, extra := len(items)/int(n), len(items)%int(n)
-	g, start := &Gen{name: "sync_do_slice"}, 0
+	g, start := &Gen{name: "generator object sync_do_slice"}, 0
 	for i := range int(n) {
 		end := start + per
 		if i < extra {
@@ -373,7 +378,7 @@ func filterSlice(in *interp, v Value, a args) Value {
 }
 
 func filterMap(in *interp, v Value, a args) Value {
-	g := &Gen{name: "sync_do_map"}
+	g := &Gen{name: "generator object sync_do_map"}
 	var f func(Value) Value
 	if len(a.pos) == 0 && slices.Contains(a.names, "attribute") {
 		b := a.bind(in, "map", "attribute", "default")
@@ -398,7 +403,7 @@ func filterMap(in *interp, v Value, a args) Value {
 	return g
 }
 
-func filterSelect(in *interp, v Value, a args, name string, keep, byAttr bool) Value {
+func filterSelect(in *interp, v Value, a args, keep, byAttr bool) Value {
 	get := func(v Value) Value { return v }
 	if byAttr {
 		if len(a.pos) == 0 {
@@ -416,7 +421,7 @@ func filterSelect(in *interp, v Value, a args, name string, keep, byAttr bool) V
 		rest := args{a.pos[1:], a.names, a.kw}
 		test = func(v Value) bool { return fn(in, v, rest) }
 	}
-	g := &Gen{name: "sync_do_" + name}
+	g := &Gen{name: "generator object select_or_reject"}
 	for _, it := range in.iterate(v) {
 		in.step()
 		if test(get(it)) == keep {

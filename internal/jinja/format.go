@@ -121,9 +121,6 @@ func (in *interp) numberBody(v Value, sp spec) (string, bool) {
 	f, isFloat := v.(float64)
 	if !isFloat && strings.IndexByte("\x00bcdnoxX", sp.typ) >= 0 {
 		n, _ := asBig(v)
-		if b, ok := v.(bool); ok && sp.typ == 0 {
-			return str(b), false
-		}
 		neg := n.Sign() < 0
 		n = new(big.Int).Abs(n)
 		base, prefix := 10, ""
@@ -423,11 +420,18 @@ func (in *interp) formatArg(name string, a args, auto *int) Value {
 	}
 	first, rest := name[:i], name[i:]
 	var v Value = absent{}
-	if first == "" {
-		first = strconv.Itoa(*auto)
+	n, err := strconv.Atoi(first)
+	switch {
+	case first == "" && *auto >= 0:
+		n, err = *auto, nil
+		first = strconv.Itoa(n)
 		*auto++
+	case first == "" || err == nil && *auto > 0:
+		fail(in.line, KindType, "cannot switch between manual field specification and automatic field numbering")
+	case err == nil:
+		*auto = -1
 	}
-	if n, err := strconv.Atoi(first); err == nil {
+	if err == nil {
 		if n < 0 || n >= len(a.pos) {
 			fail(in.line, KindType, "Replacement index %s out of range for positional args tuple", first)
 		}
@@ -464,7 +468,6 @@ func (in *interp) formatArg(name string, a args, auto *int) Value {
 			rest = rest[end+1:]
 			v = in.getItem(v, key)
 		}
-		in.need(v)
 	}
 	return v
 }

@@ -80,7 +80,7 @@ func globalRange(in *interp, a args) Value {
 	}
 	for i := r.lo; r.step > 0 && i < r.hi || r.step < 0 && i > r.hi; {
 		if len(r.items) >= maxRange {
-			fail(in.line, KindLimit, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
+			fail(in.line, KindType, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
 		}
 		r.items = append(r.items, i)
 		next := i + r.step
@@ -91,6 +91,19 @@ func globalRange(in *interp, a args) Value {
 	}
 	in.alloc(len(r.items))
 	return r
+}
+
+// slice is the range of the items that were taken.
+func (r *pyRange) slice(items []Value, step *int64) *pyRange {
+	out := &pyRange{items: items, step: r.step, lo: r.lo, hi: r.lo}
+	if step != nil {
+		out.step *= *step
+	}
+	if n := len(items); n > 0 {
+		out.lo = items[0].(int64)
+		out.hi = out.lo + int64(n)*out.step
+	}
+	return out
 }
 
 func (in *interp) dictOf(fn string, a args) *Dict {

@@ -209,9 +209,7 @@ func (l *lexer) lexCode(block bool) {
 		case c >= '0' && c <= '9':
 			l.lexNumber()
 		case r == '_' || unicode.IsLetter(r):
-			end := l.pos + strings.IndexFunc(l.src[l.pos:]+" ", func(r rune) bool {
-				return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.Is(unicode.M, r)
-			})
+			end := l.nameEnd()
 			l.emit(tokName, l.src[l.pos:end])
 			l.advance(end)
 		case c == '\'' || c == '"':
@@ -220,6 +218,16 @@ func (l *lexer) lexCode(block bool) {
 			open = l.lexOperator(open)
 		}
 	}
+}
+
+func (l *lexer) nameEnd() int {
+	n := strings.IndexFunc(l.src[l.pos:], func(r rune) bool {
+		return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.Is(unicode.M, r)
+	})
+	if n < 0 {
+		return len(l.src)
+	}
+	return l.pos + n
 }
 
 func (l *lexer) lexCodeEnd(block bool) bool {

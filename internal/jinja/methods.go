@@ -262,7 +262,9 @@ func padMethod(name string) method {
 		if !ok {
 			fail(in.line, KindType, "%s() needs a width", name)
 		}
-		w = min(w, int64(in.lim.Output))
+		if w > int64(in.lim.Output) {
+			fail(in.line, KindLimit, "a string of more than %d bytes", in.lim.Output)
+		}
 		fill := " "
 		if given(b[1]) {
 			fill = in.needStr(b[1], name).s
@@ -402,11 +404,11 @@ func partitionMethod(name string) method {
 		}
 		switch {
 		case i >= 0:
-			return &Tuple{[]Value{s.slice(0, i), s.slice(i, i+len(sep)), s.slice(i+len(sep), len(s.s))}}
+			return &Tuple{items: []Value{s.slice(0, i), s.slice(i, i+len(sep)), s.slice(i+len(sep), len(s.s))}}
 		case right:
-			return &Tuple{[]Value{emptyStr, emptyStr, s}}
+			return &Tuple{items: []Value{emptyStr, emptyStr, s}}
 		}
-		return &Tuple{[]Value{s, emptyStr, emptyStr}}
+		return &Tuple{items: []Value{s, emptyStr, emptyStr}}
 	}
 }
 

@@ -81,7 +81,7 @@ func (in *interp) add(a, b Value) Value {
 	case *Tuple:
 		if y, ok := b.(*Tuple); ok {
 			in.alloc(len(x.items) + len(y.items))
-			return &Tuple{slices.Concat(x.items, y.items)}
+			return &Tuple{items: slices.Concat(x.items, y.items)}
 		}
 	}
 	in.badOperands("+", a, b)
@@ -106,7 +106,7 @@ func (in *interp) repeat(a Value, n int64, b Value) Value {
 	case *List:
 		return &List{slices.Repeat(x.items, size(len(x.items)))}
 	case *Tuple:
-		return &Tuple{slices.Repeat(x.items, size(len(x.items)))}
+		return &Tuple{items: slices.Repeat(x.items, size(len(x.items)))}
 	}
 	in.badOperands("*", a, b)
 	return nil

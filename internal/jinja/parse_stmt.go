@@ -94,7 +94,9 @@ func (p *parser) statement() []node {
 	case "block":
 		return one(p.blockStmt())
 	case "autoescape":
-		p.expression()
+		if p.expression() != (constExpr{false}) {
+			fail(t.line, KindCompile, "autoescape is not supported")
+		}
 		body, _ := p.body("endautoescape")
 		return one(&scopeNode{body})
 	case "break", "continue":
@@ -250,6 +252,7 @@ func reservedName(t token) {
 // assignTarget parses what can stand left of "=" or "in": a name, names with
 // commas (nested in parentheses), and, for set, an attribute of a namespace.
 func (p *parser) assignTarget(namespace bool) expr {
+	defer p.enter()()
 	line := p.cur().line
 	var items []expr
 	comma := false

@@ -218,7 +218,7 @@ func (s *Str) fields(max int, right bool) []*Str {
 	var out []*Str
 	rest := s
 	for {
-		rest = rest.trimFunc(true, true, isSpace)
+		rest = rest.trimFunc(!right, right, isSpace)
 		if max == 0 || rest.s == "" {
 			break
 		}
@@ -239,6 +239,9 @@ func (s *Str) fields(max int, right bool) []*Str {
 		}
 		out = append(out, word)
 		max--
+	}
+	if max != 0 { // what a limit leaves over keeps its white space
+		rest = rest.trimFunc(true, true, isSpace)
 	}
 	if rest.s != "" {
 		out = append(out, rest)

@@ -18,7 +18,10 @@ type Value any
 // List is a Python list. Tuple is one that prints in parentheses.
 type (
 	List  struct{ items []Value }
-	Tuple struct{ items []Value }
+	Tuple struct {
+		items []Value
+		names []string // of a named tuple's fields
+	}
 )
 
 // NewList returns a list of items, which it takes over.
@@ -202,7 +205,7 @@ type Namespace struct{ d *Dict }
 // Gen is a generator: the result of map, select and the like. It can be run
 // through once.
 type Gen struct {
-	name  string
+	name  string // as Python prints it: "generator object do_unique"
 	items []Value
 }
 
@@ -530,7 +533,7 @@ func (p *printer) repr(v Value, depth int) {
 func objectRepr(v Value) string {
 	switch v := v.(type) {
 	case *Gen:
-		return "<generator object " + v.name + " at 0x0>"
+		return "<" + v.name + " at 0x0>"
 	case *macro:
 		return "<Macro " + strRepr(v.def.name) + ">"
 	case *builtin:
