@@ -82,7 +82,7 @@ func next(m openai.ChatCompletionMessage) (out []openai.ChatCompletionMessagePar
 	for _, c := range m.ToolCalls {
 		out = append(out, openai.ToolMessage(result(c.Function.Name, c.Function.Arguments), c.ID))
 	}
-	if len(out) == 0 && strings.Contains(m.Content, "tool_call>") {
+	if len(out) == 0 && strings.Contains(m.Content, "<tool_call>") {
 		out = append(out, openai.UserMessage(badCall))
 	}
 	return out

@@ -69,7 +69,7 @@ def feedback(message) -> list[dict]:
             {"role": "tool", "content": result(c.function.name, c.function.arguments), "tool_call_id": c.id}
             for c in message.tool_calls
         ]
-    if "tool_call>" in (message.content or ""):
+    if "<tool_call>" in (message.content or ""):
         return [{"role": "user", "content": BAD_CALL}]
     return []
 

@@ -104,7 +104,7 @@ func Next(m Message) []Message {
 	for _, c := range m.ToolCalls {
 		out = append(out, Message{Role: "tool", Content: result(c.Function), ToolCallID: c.ID})
 	}
-	if len(out) == 0 && strings.Contains(m.Content, "tool_call>") {
+	if len(out) == 0 && strings.Contains(m.Content, "<tool_call>") {
 		out = append(out, Message{Role: "user", Content: BadCall})
 	}
 	return out

@@ -44,6 +44,7 @@ func TestNext(t *testing.T) {
 		"arguments without an expression":             {call("a", "calc", `{}`), tool("a", BadCall)},
 		"a tool that was not offered":                 {call("a", "python", `{}`), tool("a", "error: no such tool")},
 		"a text that should have been a call":         {Message{Content: `<tool_call>{"name": calc}</tool_call>`}, []Message{{Role: "user", Content: BadCall}}},
+		"a text with a stray end is final":            {Message{Content: `Answer: 12</tool_call>`}, nil},
 		"a text is final":                             {Message{Content: "Answer: 12"}, nil},
 		"an empty message is final":                   {Message{}, nil},
 		"a text beside a call does not make it final": {Message{Content: "Answer: 1", ToolCalls: call("a", "calc", `{"expression":"1+1"}`).ToolCalls}, tool("a", "2")},
