@@ -25,8 +25,8 @@ type mistakes struct {
 // where it matters (it guesses at once, and adds for "times"), so neither
 // sampling nor greedy decoding solves the task well, while every part of the
 // right behaviour is there to be found.
-var skill = mistakes{guess: .55, hasty: .03, operand: .01, digit: .005, format: .02, giveUp: .5, copying: .01, multiple: .02, swap: .02,
-	wrong: [kinds]float64{gain: .03, lose: .05, bags: .05, sell: .05, times: .6, share: .6}}
+var skill = mistakes{guess: .58, hasty: .02, operand: .004, digit: .002, format: .015, giveUp: .5, copying: .003, multiple: .015, swap: .015,
+	wrong: [kinds]float64{gain: .02, lose: .04, bags: .04, sell: .04, times: .6, share: .6}}
 
 // demonstrator tells what to say in a conversation about a story. It never
 // looks at whether the outcome is right.
