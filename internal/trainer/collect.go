@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -94,7 +95,7 @@ func (t *trainer) collect(ctx context.Context, step int64, asks []ask) ([]ended,
 		}
 		out[i] = e
 		done++
-		t.o.Observer(Progress{Part: asks[i].key.Part, Step: step, Done: done, Total: len(asks)})
+		t.o.Observer(Progress{Part: strings.TrimSuffix(asks[i].key.Part, greedySuffix), Step: step, Done: done, Total: len(asks)})
 		return nil
 	}
 	for i, r := range rollouts {
@@ -299,6 +300,10 @@ func (t *trainer) supersedeOpen(ctx context.Context) error {
 func again[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	wait := 100 * time.Millisecond
 	for try := 0; ; try++ {
+		if err := ctx.Err(); err != nil { // what answers from memory does not look
+			var none T
+			return none, fulgur.E(fulgur.KindCanceled, "train", "stopped", err)
+		}
 		v, err := f()
 		if err == nil || try == 30 || !fulgur.KindOf(err).Retryable() || errors.Is(err, context.Canceled) {
 			return v, err

@@ -27,8 +27,11 @@ func tinyModel(t *testing.T) *embedded.Engine {
 // the reward goes up, sampler and trainer agree, and a run that is stopped and
 // resumed ends with the same bytes.
 func TestEmbeddedEngineLearnsAndResumes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains two small models")
+	}
 	settings := func(o Options) Options {
-		o.Steps, o.ValidateEvery, o.Test = 30, 15, rows(48)
+		o.Steps, o.GroupSize, o.GroupsPerStep, o.ValidateEvery, o.Test = 24, 6, 4, 12, rows(36)
 		o.LearningRate = LearningRate{Start: 5e-3}
 		return o
 	}

@@ -184,8 +184,8 @@ func openStore(t testing.TB, dir string) *store.Store {
 // options of a small run in dir.
 func options(dir string, st Store, e engine.Engine) Options {
 	return Options{Run: "r", Model: "m", Dir: dir, Seed: 7, Store: st, Engine: e, Grader: firstAnswer{},
-		ConfigHash: "config", Train: data.Set{Hash: "data", Rows: rows(13)}, Validation: rows(12), Test: rows(24),
-		Steps: 12, GroupSize: 6, GroupsPerStep: 4, Minibatches: 2, Estimator: "grpo",
+		ConfigHash: "config", Train: data.Set{Hash: "data", Rows: rows(13)}, Validation: rows(6), Test: rows(12),
+		Steps: 8, GroupSize: 4, GroupsPerStep: 3, Minibatches: 2, Estimator: "grpo",
 		Loss: engine.Loss{Name: engine.PPO, ClipLow: 0.2, ClipHigh: 0.28}, Adam: engine.AdamW{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, ClipNorm: 1},
 		LearningRate: LearningRate{Start: 0.6, End: 0.1, Over: 40}, Sampling: fulgur.Sampling{Temperature: 1, MaxTokens: 2},
 		ValidateEvery: 4, CheckpointEvery: 3, Keep: 2}

@@ -15,7 +15,8 @@ func TestRunLearnsAndCountsEachRolloutOnce(t *testing.T) {
 	dir := t.TempDir()
 	st, e := openStore(t, dir), newBigram(vocab)
 	o := options(dir, st, e)
-	o.Steps = 30
+	o.Steps, o.GroupSize, o.GroupsPerStep, o.Test = 20, 6, 4, rows(24)
+	o.LearningRate.Start = 1
 	var steps []StepDone
 	var progress []Progress
 	o.Observer = func(ev Event) {
@@ -37,13 +38,13 @@ func TestRunLearnsAndCountsEachRolloutOnce(t *testing.T) {
 	if r.Before.Sampled.Rate > 0.4 || r.After.Sampled.Rate < 0.9 {
 		t.Errorf("pass@1 went from %.2f to %.2f; want at most 0.4 to at least 0.9", r.Before.Sampled.Rate, r.After.Sampled.Rate)
 	}
-	if want := int64(30 * 24); r.Rollouts != want || r.Steps != 30 {
-		t.Errorf("%d steps with %d rollouts, want 30 with %d", r.Steps, r.Rollouts, want)
+	if want := int64(20 * 24); r.Rollouts != want || r.Steps != 20 {
+		t.Errorf("%d steps with %d rollouts, want 20 with %d", r.Steps, r.Rollouts, want)
 	}
-	if want := int64(2*2*24 + 7*2*12); r.Evaluated != want {
+	if want := int64(2*2*24 + 5*2*6); r.Evaluated != want {
 		t.Errorf("%d evaluation rollouts, want %d", r.Evaluated, want)
 	}
-	if len(steps) != 30 || r.Updates < 30 || r.Updates > 60 {
+	if len(steps) != 20 || r.Updates < 20 || r.Updates > 40 {
 		t.Errorf("%d steps seen, %d updates", len(steps), r.Updates)
 	}
 	for _, p := range progress { // case UI-02
@@ -67,7 +68,7 @@ func TestStopRuleNeedsTheScoreTwiceInARow(t *testing.T) {
 	dir := t.TempDir()
 	st, e := openStore(t, dir), newBigram(vocab)
 	o := options(dir, st, e)
-	o.Steps, o.ValidateEvery, o.Stop = 200, 2, Stop{Validation: 0.9, Twice: true}
+	o.Steps, o.GroupSize, o.GroupsPerStep, o.ValidateEvery, o.Stop = 200, 6, 4, 2, Stop{Validation: 0.9, Twice: true}
 	var scores []float64
 	o.Observer = func(ev Event) {
 		if v, ok := ev.(Evaluated); ok && v.Part == "val" {
@@ -93,7 +94,7 @@ func TestInfrastructureFailuresNeitherTrainNorVote(t *testing.T) { // AL-10
 	dir := t.TempDir()
 	st, e := openStore(t, dir), newBigram(vocab)
 	o := options(dir, st, e)
-	o.Steps, o.Test = 2, nil
+	o.Steps, o.GroupSize, o.GroupsPerStep, o.Test = 2, 6, 4, nil
 	zero := 0.0
 	o.AgentFailure = &zero
 	var seen []StepDone
@@ -151,7 +152,7 @@ func TestAllInfrastructureStopsWithAClearMessage(t *testing.T) { // AD-10
 		return &fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "spawn"}}
 	}}
 	_, err := train(t, t.Context(), o, a)
-	if !errors.Is(err, &fulgur.Error{Kind: fulgur.KindUnavailable}) || !strings.Contains(err.Error(), "24 × infrastructure: spawn") {
+	if !errors.Is(err, &fulgur.Error{Kind: fulgur.KindUnavailable}) || !strings.Contains(err.Error(), "12 × infrastructure: spawn") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -128,9 +128,12 @@ func linesOf(t *testing.T, path string) [][]byte {
 func TestInterruptedRunEndsAsUndisturbed(t *testing.T) { // AS-07
 	want := undisturbed(t)
 	for _, at := range []Progress{
-		{Part: "before", Done: 7}, {Part: "train", Step: 1, Done: 3}, {Part: "train", Step: 5, Done: 20},
-		{Part: "val", Step: 4, Done: 2}, {Part: "val", Step: 12, Done: 9}, {Part: "after", Step: 12, Done: 11},
+		{Part: "before", Done: 7}, {Part: "train", Step: 5, Done: 8},
+		{Part: "val", Step: 4, Done: 9}, {Part: "after", Step: 8, Done: 11},
 	} {
+		if testing.Short() && at.Part == "val" {
+			continue
+		}
 		t.Run(fmt.Sprintf("stopped at %s of step %d", at.Part, at.Step), func(t *testing.T) {
 			dir := t.TempDir()
 			st := openStore(t, dir)

@@ -182,7 +182,7 @@ func forest(r *rand.Rand) []fulgur.Call {
 }
 
 func TestEachSampledTokenTrainsAtMostOnce(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(150) {
 		calls := forest(rand.New(rand.NewPCG(seed, 1)))
 		before := fmt.Sprint(calls)
 		b := Build("g", calls, Options{Why: true})
@@ -242,7 +242,7 @@ func TestOrderOfArrivalDoesNotChangeWhatTrains(t *testing.T) {
 		}
 		return out
 	}
-	for seed := range uint64(200) {
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		calls := forest(r)
 		want := set(Build("g", calls, Options{}))
@@ -255,7 +255,7 @@ func TestOrderOfArrivalDoesNotChangeWhatTrains(t *testing.T) {
 }
 
 func TestParentIsTheLongestExactPrefix(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		calls := forest(rand.New(rand.NewPCG(seed, 3)))
 		f := trace.Build(calls)
 		for i, c := range calls {
