@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 
@@ -72,7 +73,7 @@ func Main(p Process) int {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	err := root.ExecuteContext(ctx)
+	err := a.profiled(func() error { return root.ExecuteContext(ctx) })
 	if err == nil {
 		return exitOK
 	}
@@ -197,4 +198,22 @@ func (a *app) commands() []*cobra.Command {
 		a.rolloutsCommand(), a.reportCommand(), a.versionCommand(),
 		a.serveCommand(), a.controllerCommand(), a.engineCommand(), a.calcAgentCommand(),
 	}
+}
+
+// profiled runs f; with FULGUR_CPUPROFILE=FILE its CPU profile is written there.
+func (a *app) profiled(f func() error) error {
+	path := a.Getenv("FULGUR_CPUPROFILE")
+	if path == "" {
+		return f()
+	}
+	out, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("writing the CPU profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(out); err != nil {
+		return errors.Join(err, out.Close())
+	}
+	err = f()
+	pprof.StopCPUProfile()
+	return errors.Join(err, out.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -345,11 +346,7 @@ type controllerJob struct {
 // stops them, with every agent, and returns what went wrong.
 func (a *app) startController(ctx context.Context, j controllerJob) (func() error, error) {
 	f := j.file
-	runner, err := local.New(local.Options{
-		Command: config.Expand(f.Agent.Command, string(j.dir)), Dir: f.Dir, State: j.dir.attempts(), Env: f.Agent.Input.Env,
-		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
-		Secrets: []string{j.secret}, Scope: scope(j.dir, j.run), Log: j.log,
-	})
+	runner, err := newRunner(j)
 	if err != nil {
 		return nil, err
 	}
@@ -377,12 +374,45 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 	}, nil
 }
 
+// runner is a runner that tells what its agents cost.
+type runner interface {
+	controller.Runner
+	controller.Meter
+}
+
+// newRunner makes the runner that the run file asks for.
+func newRunner(j controllerJob) (runner, error) {
+	f := j.file
+	o := local.Options{
+		Command: config.Expand(f.Agent.Command, string(j.dir)), Dir: f.Dir, State: j.dir.attempts(),
+		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input),
+		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
+		Secrets: []string{j.secret}, Scope: scope(j.dir, j.run), Log: j.log,
+	}
+	if !f.Agent.Worker {
+		return local.New(o)
+	}
+	o.Workers, o.WorkerStart = limits(f.File).Slots, time.Duration(f.Agent.StartTimeout)
+	return local.NewWorkers(o)
+}
+
 // keep maps the run file's word to the runner's.
 func keep(s string) local.Keep {
 	if s == "failed" {
 		return local.KeepFailures
 	}
 	return local.Keep(s)
+}
+
+// inputMode maps the run file's ways of giving the input to the runner's.
+func inputMode(in config.Input) local.InputMode {
+	switch {
+	case in.File:
+		return local.InputFile
+	case in.Stdin:
+		return local.InputStdin
+	}
+	return local.InputEnv
 }
 
 // scope names what a runner's processes belong to, the same after a restart.

@@ -73,8 +73,6 @@ func (c *checker) notYet() {
 	c.later("auxiliary", len(f.Auxiliary) > 0, "every call of an attempt counts as the agent's own; leave the key out")
 	c.later("compat", len(f.Compat) > 0, "leave the key out")
 	c.later("reward.command", len(f.Reward.Command) > 0, "use reward.builtin, or reward.from: agent")
-	c.later("agent.input.file", f.Agent.Input.File != "", "use agent.input.env, or agent.worker: true")
-	c.later("agent.input.stdin", f.Agent.Input.Stdin, "use agent.input.env, or agent.worker: true")
 	c.later("runner.job_template", f.Runner.JobTemplate != "", "it belongs to runner.kind: kubernetes")
 	if f.Runner.Sandbox == "auto" {
 		c.warn("runner.sandbox", "this version has no sandbox yet: agents run with all rights of this user; write `sandbox: none` if you trust them")
@@ -125,6 +123,12 @@ func (c *checker) agent() {
 				c.fail("agent.input.env", "%s would show the agent %s, which its grader needs", name, hidden)
 			}
 		}
+	}
+	if a.Input.File && a.Input.Stdin {
+		c.fail("agent.input.stdin", "the input comes by agent.input.file already: set one of the two")
+	}
+	if a.Worker && (a.Input.File || a.Input.Stdin) {
+		c.fail("agent.worker", "a worker gets each input in its JSON line: leave agent.input.file and agent.input.stdin out")
 	}
 	if a.Timeout == 0 {
 		c.fail("agent.timeout", "want more than 0s: an agent that hangs would hold its slot for ever")

@@ -119,8 +119,8 @@ type Agent struct {
 type Input struct {
 	// Environment variables, each from a path into the rollout, such as input.question.
 	Env map[string]string `json:"env"`
-	// Name of a file in the attempt's working folder that holds the input as JSON.
-	File string `json:"file"`
+	// The input comes as JSON in the file that FULGUR_INPUT_FILE names.
+	File bool `json:"file"`
 	// The input comes as JSON on standard input.
 	Stdin bool `json:"stdin"`
 }
