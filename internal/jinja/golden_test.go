@@ -9,24 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-// goldenFile reads a file of the golden folder (testdata/golden at the root, or
-// the folder that FULGUR_GOLDEN names).
-func goldenFile(t *testing.T, name string, into any) {
-	t.Helper()
-	root := os.Getenv("FULGUR_GOLDEN")
-	if root == "" {
-		root = filepath.Join("..", "..", "testdata", "golden")
-	}
-	b, err := os.ReadFile(filepath.Join(root, "render", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, into); err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/fulgur-rl/fulgur/internal/goldentest"
+)
 
 func goldenTime(t *testing.T, s string) func() time.Time {
 	t.Helper()
@@ -51,7 +36,7 @@ var address = regexp.MustCompile(` at 0x[0-9a-f]+`)
 
 func TestGoldenJinja(t *testing.T) {
 	var file jinjaCases
-	goldenFile(t, "jinja.json", &file)
+	goldentest.Load(t, &file, "render", "jinja.json")
 	file.check(t, "jinja.json")
 }
 
@@ -146,7 +131,7 @@ func TestGoldenTemplates(t *testing.T) {
 		Messages      map[string]json.RawMessage
 		Cases         []templateCase
 	}
-	goldenFile(t, "templates.json", &file)
+	goldentest.Load(t, &file, "render", "templates.json")
 	now := goldenTime(t, file.MadeWith.Now)
 	passed, total := 0, 0
 	for _, c := range file.Cases {

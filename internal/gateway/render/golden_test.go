@@ -6,37 +6,20 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"testing/fstest"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/goldentest"
 	"github.com/fulgur-rl/fulgur/internal/jinja"
 )
-
-func goldenDir() string {
-	root := os.Getenv("FULGUR_GOLDEN")
-	if root == "" {
-		root = filepath.Join("..", "..", "..", "testdata", "golden")
-	}
-	return filepath.Join(root, "render")
-}
-
-func goldenFile(t testing.TB, name string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(goldenDir(), name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // smolFolder is the model folder of SmolLM2, without weights.
 func smolFolder(t testing.TB) fstest.MapFS {
 	t.Helper()
-	f, err := os.Open(filepath.Join(goldenDir(), "smollm2-tokenizer.json.gz"))
+	f, err := os.Open(goldentest.Path(t, "render", "smollm2-tokenizer.json.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,9 +32,13 @@ func smolFolder(t testing.TB) fstest.MapFS {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config, err := os.ReadFile(goldentest.Path(t, "render", "smollm2-tokenizer_config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	return fstest.MapFS{
 		"tokenizer.json":         {Data: tok},
-		"tokenizer_config.json":  {Data: goldenFile(t, "smollm2-tokenizer_config.json")},
+		"tokenizer_config.json":  {Data: config},
 		"generation_config.json": {Data: []byte(`{"eos_token_id": [2, 0]}`)},
 	}
 }
@@ -124,9 +111,7 @@ type goldenFamily struct {
 func smolGolden(t *testing.T, opt Options) (*goldenFamily, *Renderer) {
 	t.Helper()
 	g := &goldenFamily{}
-	if err := json.Unmarshal(goldenFile(t, "smollm2.json"), g); err != nil {
-		t.Fatal(err)
-	}
+	goldentest.Load(t, g, "render", "smollm2.json")
 	now, err := time.Parse("2006-01-02T15:04:05", g.MadeWith.Now)
 	if err != nil {
 		t.Fatal(err)

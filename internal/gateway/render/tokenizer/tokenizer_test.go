@@ -2,26 +2,18 @@ package tokenizer
 
 import (
 	"compress/gzip"
-	"encoding/json"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-)
 
-func goldenDir() string {
-	root := os.Getenv("FULGUR_GOLDEN")
-	if root == "" {
-		root = filepath.Join("..", "..", "..", "..", "testdata", "golden")
-	}
-	return filepath.Join(root, "render")
-}
+	"github.com/fulgur-rl/fulgur/internal/goldentest"
+)
 
 func smolBytes(t testing.TB) []byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join(goldenDir(), "smollm2-tokenizer.json.gz"))
+	f, err := os.Open(goldentest.Path(t, "render", "smollm2-tokenizer.json.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,13 +62,7 @@ type goldenSmol struct {
 
 func TestGoldenSmolLM2Tokens(t *testing.T) {
 	var g goldenSmol
-	b, err := os.ReadFile(filepath.Join(goldenDir(), "smollm2.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &g); err != nil {
-		t.Fatal(err)
-	}
+	goldentest.Load(t, &g, "render", "smollm2.json")
 	if len(g.Encode) == 0 || len(g.Decode) == 0 {
 		t.Fatal("no cases")
 	}
