@@ -40,7 +40,7 @@ type Client struct {
 	o    Options
 
 	mu      sync.Mutex
-	watches map[fulgur.RunID]*watch // idle ones
+	watches map[fulgur.RunID][]*watch // idle ones, the newest last
 }
 
 // New returns a client of the server at base ("http://host:port").
@@ -60,14 +60,16 @@ func New(base, key string, o Options) (*Client, error) {
 	if o.Silence == 0 {
 		o.Silence = 45 * time.Second
 	}
-	return &Client{base: strings.TrimSuffix(u.String(), "/") + "/api/v2", key: key, o: o, watches: map[fulgur.RunID]*watch{}}, nil
+	return &Client{base: strings.TrimSuffix(u.String(), "/") + "/api/v2", key: key, o: o, watches: map[fulgur.RunID][]*watch{}}, nil
 }
 
 // Close ends idle connections.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	for _, w := range c.watches {
-		w.close()
+	for _, ws := range c.watches {
+		for _, w := range ws {
+			w.close()
+		}
 	}
 	clear(c.watches)
 	c.mu.Unlock()

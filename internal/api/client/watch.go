@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,7 +29,7 @@ func (w *watch) close() {
 	_ = w.body.Close() // the connection is gone either way
 }
 
-// Changes is store.Store's, over server-sent events: one stream per run is kept
+// Changes is store.Store's, over server-sent events: a stream is kept
 // between calls that go on where the last one ended. A stream that breaks is
 // opened again; a server that is down is waited for as long as RetryFor.
 func (c *Client) Changes(ctx context.Context, run fulgur.RunID, after fulgur.Seq) ([]fulgur.Change, error) {
@@ -67,19 +68,21 @@ func (c *Client) Changes(ctx context.Context, run fulgur.RunID, after fulgur.Seq
 	}
 }
 
-// watchAt returns the idle stream of the run if it stands at after, else a new one.
+// maxIdle bounds the idle streams of a run: one for each that reads it in turns.
+const maxIdle = 4
+
+// watchAt returns an idle stream of the run that stands at after, else a new one.
 func (c *Client) watchAt(ctx context.Context, run fulgur.RunID, after fulgur.Seq) (w *watch, again bool, err error) {
 	const op = "watch changes"
 	c.mu.Lock()
-	if w = c.watches[run]; w != nil {
-		delete(c.watches, run)
+	ws := c.watches[run]
+	if i := slices.IndexFunc(ws, func(w *watch) bool { return w.at == after }); i >= 0 {
+		w = ws[i]
+		c.watches[run] = slices.Delete(ws, i, i+1)
 	}
 	c.mu.Unlock()
 	if w != nil {
-		if w.at == after {
-			return w, false, nil
-		}
-		w.close()
+		return w, false, nil
 	}
 	// The stream outlives ctx; while it is opened, and while it is read, ctx ends it.
 	stream, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -105,9 +108,17 @@ func (c *Client) watchAt(ctx context.Context, run fulgur.RunID, after fulgur.Seq
 
 // keep puts a stream back for the next call.
 func (c *Client) keep(run fulgur.RunID, w *watch) {
+	if w.at < 0 {
+		w.close()
+		return
+	}
 	c.mu.Lock()
-	old := c.watches[run]
-	c.watches[run] = w
+	ws := append(c.watches[run], w)
+	var old *watch
+	if len(ws) > maxIdle {
+		old, ws = ws[0], ws[1:]
+	}
+	c.watches[run] = ws
 	c.mu.Unlock()
 	if old != nil {
 		old.close()
