@@ -28,7 +28,8 @@ const (
 )
 
 func (a *app) reportCommand() *cobra.Command {
-	return &cobra.Command{
+	var curve string
+	c := &cobra.Command{
 		Use: "report RUN", Short: "write a run's HTML report anew", GroupID: "look", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, dir, err := a.openRun(args[0], c)
@@ -42,6 +43,11 @@ func (a *app) reportCommand() *cobra.Command {
 			if err := a.writeReport(c.Context(), r, dir, res); err != nil {
 				return err
 			}
+			if curve != "" {
+				if err := writeCurve(r, dir, res, curve); err != nil {
+					return err
+				}
+			}
 			if a.json {
 				return a.printJSON(map[string]string{"report": dir.report()})
 			}
@@ -49,6 +55,23 @@ func (a *app) reportCommand() *cobra.Command {
 			return err
 		},
 	}
+	c.Flags().StringVar(&curve, "curve", "", "write the learning curve to this SVG file too")
+	return c
+}
+
+// writeCurve writes the learning curve alone.
+func writeCurve(r *runFile, dir runDir, res result, path string) (err error) {
+	b := &reportBuilder{file: r, dir: dir, res: res}
+	if _, b.state, err = trainer.Last(string(dir)); err != nil {
+		return err
+	}
+	if b.metrics, err = readMetrics(dir); err != nil {
+		return err
+	}
+	b.data.Target = r.Stop.Validation
+	b.scores()
+	b.curve()
+	return writeFile(path, report.CurveSVG(b.data), 0o644)
 }
 
 // writeReport builds the report from the run's folder and record.
@@ -165,20 +188,20 @@ func (b *reportBuilder) curve() {
 	groups := b.file.Algorithm.GroupsPerStep
 	for _, m := range b.metrics {
 		step := int(m["step"])
-		_, validated := m["val/pass@1"]
+		_, validated := m["validation/pass@1"]
 		if _, ok := m["train/reward"]; ok {
 			b.data.Steps = append(b.data.Steps, report.Step{
 				Step: step, Reward: m["train/reward"], Groups: groups, Mixed: groups - int(m["groups/unanimous_share"]*float64(groups)+0.5),
-				Masked: int(m["rollouts/masked"]), Rollout: seconds(m["time/rollout"]), Update: seconds(m["time/update"]), Validation: seconds(m["time/val"]),
+				Masked: int(m["rollouts/masked"]), Rollout: seconds(m["time/rollout"]), Update: seconds(m["time/update"]), Validation: seconds(m["time/validation"]),
 			})
 		}
 		if !validated {
 			continue
 		}
 		n := b.file.Validation.Problems
-		v := report.Validation{Step: step, Score: report.Score{Value: m["val/pass@1"], Low: m["val/pass@1_low"], High: m["val/pass@1_high"], Problems: n}}
-		if g, ok := m["val/pass@1_greedy"]; ok {
-			v.Greedy = &report.Score{Value: g, Low: m["val/pass@1_greedy_low"], High: m["val/pass@1_greedy_high"], Problems: n}
+		v := report.Validation{Step: step, Score: report.Score{Value: m["validation/pass@1"], Low: m["validation/pass@1_low"], High: m["validation/pass@1_high"], Problems: n}}
+		if g, ok := m["validation/pass@1_greedy"]; ok {
+			v.Greedy = &report.Score{Value: g, Low: m["validation/pass@1_greedy_low"], High: m["validation/pass@1_greedy_high"], Problems: n}
 		}
 		v.Best = b.state.Best != nil && b.state.Best.Step == int64(step)
 		b.data.Validations = append(b.data.Validations, v)
