@@ -14,6 +14,7 @@ import (
 	"runtime/pprof"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -87,12 +88,17 @@ func Main(p Process) int {
 		}
 	case ctx.Err() != nil:
 		code = exitInterrupted
-	case strings.HasPrefix(err.Error(), "unknown ") || strings.Contains(err.Error(), "flag"):
-		code = exitUsage
+	case strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag"):
+		code = exitUsage // cobra has no type for these
 	}
 	fmt.Fprintln(p.Stderr, "fulgur: "+err.Error())
 	return code
 }
+
+// sameInterrupt is how long further signals count as the first one: timeout(1)
+// and service managers signal the process and its group, which is no second
+// wish.
+const sameInterrupt = 200 * time.Millisecond
 
 // interruptible returns a context that the first SIGINT or SIGTERM cancels.
 func (a *app) interruptible() (context.Context, func()) {
@@ -102,20 +108,23 @@ func (a *app) interruptible() (context.Context, func()) {
 	signal.Notify(sig, os.Interrupt, syscall.SIGTERM)
 	done := make(chan struct{})
 	go func() {
-		for n := 0; ; n++ {
+		var first time.Time
+		for {
 			select {
 			case <-done:
 				return
 			case <-sig:
 			}
-			if n == 0 {
-				fmt.Fprintln(stderr, "\nstopping: saving a checkpoint and ending the agents (once more: stop now)")
+			switch {
+			case first.IsZero():
+				first = time.Now()
+				fmt.Fprintln(stderr, "\nstopping: agents are ended, and what must be kept is saved (once more: stop now)")
 				cancel()
-				continue
+			case time.Since(first) >= sameInterrupt:
+				fmt.Fprintln(stderr, "stopped now; what is recorded is kept")
+				a.forced.run()
+				os.Exit(exitInterrupted)
 			}
-			fmt.Fprintln(stderr, "stopped now; what is recorded is kept")
-			a.forced.run()
-			os.Exit(exitInterrupted)
 		}
 	}()
 	return ctx, func() { signal.Stop(sig); close(done); cancel() }
@@ -153,8 +162,34 @@ Every flag can also be given as a variable: --listen is FULGUR_LISTEN.`,
 	)
 	for _, c := range a.commands() {
 		root.AddCommand(c)
+		usage(c)
 	}
 	return root
+}
+
+// usage makes wrong arguments of a command, and of those below it, errors of
+// usage; a command that only holds others wants one of them.
+func usage(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		usage(sub)
+	}
+	if c.HasSubCommands() && c.RunE == nil {
+		c.Args = cobra.ArbitraryArgs
+		c.RunE = func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			return usageErr(fmt.Errorf("unknown command %q for %q; see `%s --help`", args[0], c.CommandPath(), c.CommandPath()))
+		}
+	}
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usageErr(fmt.Errorf("%w; usage: %s", err, c.UseLine()))
+			}
+			return nil
+		}
+	}
 }
 
 // flagsFromEnv sets each flag that was not given from its FULGUR_ variable.

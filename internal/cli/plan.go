@@ -100,6 +100,9 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 	if o.ValidateEvery > 0 && len(o.Validation) == 0 {
 		o.ValidateEvery = 0
 	}
+	if o.ValidateEvery == 0 {
+		o.Stop = trainer.Stop{} // the run file's reader has warned
+	}
 	if f := r.Outcomes.AgentFailure.Reward; !f.Graded {
 		o.AgentFailure = &f.Value
 	}

@@ -186,6 +186,9 @@ func (b *reportBuilder) scores() {
 // curve reads steps and validations from the metrics.
 func (b *reportBuilder) curve() {
 	groups := b.file.Algorithm.GroupsPerStep
+	if b.data.Before != nil { // the start has no validation of its own
+		b.data.Validations = append(b.data.Validations, report.Validation{Score: *b.data.Before, Greedy: b.data.BeforeGreedy})
+	}
 	for _, m := range b.metrics {
 		step := int(m["step"])
 		_, validated := m["validation/pass@1"]

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,6 +141,10 @@ func (j *tryJob) open(ctx context.Context) (*server, string, func() error, error
 	return s, j.upstreamModel, stop, nil
 }
 
+// notStarted is the exit code of an agent that could not be started; one that a
+// signal ended has -1.
+const notStarted = -2
+
 // exec runs the agent with its output on the terminal, and its whole process
 // group ended with it.
 func (j *tryJob) exec(ctx context.Context, env map[string]string) (int, error) {
@@ -151,13 +157,17 @@ func (j *tryJob) exec(ctx context.Context, env map[string]string) (int, error) {
 		c.Env = append(c.Env, k+"="+v)
 	}
 	ownGroup(c)
+	j.app.forced.add(func() { killGroup(c) })
 	c.WaitDelay = 5 * time.Second
 	err := c.Run()
 	killGroup(c)
 	if c.ProcessState == nil {
-		return -1, fmt.Errorf("the agent could not be started: %w", err)
+		return notStarted, fmt.Errorf("the agent could not be started: %w", err)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return c.ProcessState.ExitCode(), fmt.Errorf("the agent was ended after %s: --timeout gives it longer", j.timeout)
+	case err != nil:
 		return c.ProcessState.ExitCode(), fmt.Errorf("the agent ended with %w", err)
 	}
 	return 0, nil
@@ -172,21 +182,31 @@ func (j *tryJob) verdict(t tried) string {
 	}
 	var b strings.Builder
 	switch {
+	case t.ExitCode == notStarted && len(t.Calls) == 0:
+		return t.Error
 	case len(t.Calls) == 0:
 		b.WriteString("The agent made no model call: does it read OPENAI_BASE_URL and OPENAI_API_KEY?")
 	case t.Trainable == 0:
-		fmt.Fprintf(&b, "%d calls, and nothing would train.", len(t.Calls))
+		fmt.Fprintf(&b, "%s, and nothing would train.", count(len(t.Calls), "call"))
 	default:
-		fmt.Fprintf(&b, "%d calls make %d training samples with %d trainable tokens.", len(t.Calls), len(t.Samples), t.Trainable)
+		fmt.Fprintf(&b, "%s with %d trainable tokens.", count(len(t.Calls), "call")+" → "+count(len(t.Samples), "training sample"), t.Trainable)
 		if len(t.Samples) == 1 && len(t.Calls) > 1 {
 			b.WriteString(" The conversation only grows: one sample, each token trained once.")
 		}
 	}
-	for why, n := range bad {
-		fmt.Fprintf(&b, "\n%d calls do not train: %s", n, why)
+	for _, why := range slices.Sorted(maps.Keys(bad)) {
+		fmt.Fprintf(&b, "\n%s untrainable: %s", count(bad[why], "call"), why)
 	}
 	if t.Error != "" {
 		fmt.Fprintf(&b, "\n%s", t.Error)
 	}
 	return b.String()
+}
+
+// count says a number of things.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -150,7 +150,7 @@ func (j *trainJob) newResult(r trainer.Result, m *meter) result {
 		Run: string(j.dir), Reached: r.Reached, WallSeconds: m.wall().Seconds(), CPUSeconds: m.cpu().Seconds(),
 		BuildSeconds: m.build.Seconds(), AgentSeconds: m.agents.Seconds(), Steps: r.Steps, Updates: r.Updates,
 		Rollouts: r.Rollouts, Evaluated: r.Evaluated, Tokens: r.Tokens, Interrupted: r.Interrupted, Resume: r.Resume,
-		stopRule: j.file.Stop.Validation > 0,
+		stopRule: j.file.Stop.Validation > 0 && j.file.Validation.Every > 0 && j.file.Data.Validation != "",
 	}
 	if e := r.Before; e != nil {
 		out.Before, out.BeforeGreedy, out.BeforeRange = e.Sampled.Rate, e.Greedy.Rate, [2]float64{e.Sampled.Low, e.Sampled.High}
