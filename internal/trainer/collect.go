@@ -108,9 +108,12 @@ func (t *trainer) collect(ctx context.Context, step int64, asks []ask) ([]ended,
 		}
 	}
 	for len(pending) > 0 {
-		changes, err := again(ctx, func() ([]fulgur.Change, error) { return t.o.Store.Changes(ctx, t.o.Run, seq) })
+		changes, err := t.changes(ctx, seq)
 		if err != nil {
 			return nil, err
+		}
+		if changes == nil {
+			t.warn(step, "waiting", "nothing has happened for %s; %d rollouts of step %d have not ended. Does a controller run, and do the agents reach the gateway?", t.o.Patience, len(pending), step)
 		}
 		for _, c := range changes {
 			seq = max(seq, c.Seq)
@@ -132,6 +135,19 @@ func (t *trainer) collect(ctx context.Context, step int64, asks []ask) ([]ended,
 		}
 	}
 	return out, nil
+}
+
+// changes waits for the next changes; nil if there is none for a long time.
+func (t *trainer) changes(ctx context.Context, after fulgur.Seq) ([]fulgur.Change, error) {
+	return again(ctx, func() ([]fulgur.Change, error) {
+		wait, cancel := context.WithTimeout(ctx, t.o.Patience)
+		defer cancel()
+		changes, err := t.o.Store.Changes(wait, t.o.Run, after)
+		if err != nil && wait.Err() != nil && ctx.Err() == nil {
+			return nil, nil
+		}
+		return changes, err
+	})
 }
 
 // finish grades an ended rollout and builds its samples.

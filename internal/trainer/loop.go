@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"time"
 
@@ -78,6 +77,11 @@ func (t *trainer) lease(ctx context.Context) (context.Context, func(), error) {
 		return err
 	}
 	err := acquire(ctx)
+	if t.o.Resume && fulgur.KindOf(err) == fulgur.KindConflict {
+		// Most likely the lease of a trainer that was killed, which ends soon.
+		t.warn(0, "lease", "another trainer holds run %q; waiting up to %s for its lease to end, in case it has crashed", t.o.Run, t.o.LeaseTTL)
+		err = patiently(ctx, t.o.LeaseTTL+time.Second, acquire)
+	}
 	if fulgur.KindOf(err) == fulgur.KindNotFound { // the run's first trainer makes its record
 		if err = t.o.Store.PutRun(ctx, fulgur.Run{ID: t.o.Run, Model: t.o.Model, Config: t.o.Config}); err == nil {
 			err = acquire(ctx)
@@ -123,6 +127,26 @@ func (t *trainer) lease(ctx context.Context) (context.Context, func(), error) {
 		// If this fails, the lease ends by itself.
 		_ = t.o.Store.ReleaseLease(ctx, t.o.Run, "trainer", t.o.Holder)
 	}, nil
+}
+
+// patiently repeats f while it is in conflict, for some time.
+func patiently(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	tick := time.NewTicker(limit / 50)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return f(ctx)
+		case <-tick.C:
+		}
+		if err := f(ctx); fulgur.KindOf(err) != fulgur.KindConflict {
+			return err
+		}
+	}
 }
 
 // open loads or begins the run: state, weights, files, schedule, endpoint.
@@ -186,7 +210,14 @@ func (t *trainer) open(ctx context.Context) error {
 	if err := t.openFiles(o.Now()); err != nil {
 		return err
 	}
-	o.Observer(Started{Run: o.Run, Resumed: t.saved >= 0, Step: t.state.Cursor.Step, Steps: o.Steps, Version: t.state.Version})
+	steps := o.Steps
+	if o.Epochs > 0 {
+		all := int64((o.Epochs*len(o.Train.Rows) + o.GroupsPerStep - 1) / o.GroupsPerStep)
+		if steps == 0 || all < steps {
+			steps = all
+		}
+	}
+	o.Observer(Started{Run: o.Run, Resumed: t.saved >= 0, Step: t.state.Cursor.Step, Steps: steps, Version: t.state.Version})
 	return nil
 }
 
@@ -230,8 +261,13 @@ func (t *trainer) closeFiles() {
 // publish makes the engine's weights the ones that are sampled, with the run's
 // calls held meanwhile.
 func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion) error {
+	// One owner for all trainers of a run, of which the lease lets one live: what
+	// a process that was killed had paused, the next one resumes.
+	const owner = "trainer"
 	if t.o.Gate != nil {
-		p, err := t.o.Gate.PauseCalls(ctx, t.o.Run, fulgur.PauseRequest{Owner: t.o.Holder, Drain: t.o.Drain, Reason: "new policy version"})
+		p, err := again(ctx, func() (fulgur.Pause, error) {
+			return t.o.Gate.PauseCalls(ctx, t.o.Run, fulgur.PauseRequest{Owner: owner, Drain: t.o.Drain, Reason: "new policy version"})
+		})
 		if err != nil {
 			return err
 		}
@@ -241,11 +277,14 @@ func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion) err
 	}
 	endpoints, err := t.o.Engine.Publish(ctx, version)
 	if err == nil {
-		err = t.o.Store.PutEndpoints(ctx, t.o.Run, t.o.Model, endpoints)
+		_, err = again(ctx, func() (struct{}, error) {
+			return struct{}{}, t.o.Store.PutEndpoints(ctx, t.o.Run, t.o.Model, endpoints)
+		})
 	}
 	if t.o.Gate != nil {
 		// Resumed also when publishing failed or the context has ended.
-		_, e := t.o.Gate.ResumeCalls(context.WithoutCancel(ctx), t.o.Run, t.o.Holder)
+		ctx := context.WithoutCancel(ctx)
+		_, e := again(ctx, func() (fulgur.Pause, error) { return t.o.Gate.ResumeCalls(ctx, t.o.Run, owner) })
 		err = errors.Join(err, e)
 	}
 	return err
@@ -313,7 +352,13 @@ func (t *trainer) pend(values map[string]float64, lines []RolloutLine) {
 	if t.state.Pending == nil {
 		t.state.Pending = &pending{Values: map[string]float64{}}
 	}
-	maps.Copy(t.state.Pending.Values, values)
+	for name, v := range values {
+		if !finite(v) { // JSON has no word for it
+			t.warn(t.state.Cursor.Step, "not_finite", "%s is %g; it is left out of the metrics", name, v)
+			continue
+		}
+		t.state.Pending.Values[name] = v
+	}
 	t.state.Pending.Lines = append(t.state.Pending.Lines, lines...)
 }
 
@@ -401,7 +446,11 @@ func (t *trainer) finishRun(ctx context.Context) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	return t.checkpoint(context.WithoutCancel(ctx))
+	if err := t.checkpoint(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	now := t.o.Now()
+	return t.o.Store.PutRun(ctx, fulgur.Run{ID: t.o.Run, Model: t.o.Model, Config: t.o.Config, Version: t.state.Version, EndedAt: &now})
 }
 
 func (t *trainer) result() Result {

@@ -7,8 +7,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/api/client"
+	"github.com/fulgur-rl/fulgur/internal/reward"
+	"github.com/fulgur-rl/fulgur/internal/store"
+)
+
+// Store and client are what the trainer talks to, the gateway's routes its gate,
+// and the graders of package reward its graders.
+var (
+	_ Store  = (*store.Store)(nil)
+	_ Store  = (*client.Client)(nil)
+	_ Gate   = (*client.Client)(nil)
+	_ Grader = reward.Grader(nil)
 )
 
 func TestRunLearnsAndCountsEachRolloutOnce(t *testing.T) {
@@ -207,5 +220,52 @@ func TestCancelWritesACheckpointAndSaysHowToGoOn(t *testing.T) {
 	_, s, err := Last(dir)
 	if err != nil || s.Cursor.Step != 5 {
 		t.Errorf("last checkpoint at step %d (%v), want 5", s.Cursor.Step, err)
+	}
+}
+
+func TestNoControllerIsSaid(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Patience = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said := ""
+	o.Observer = func(ev Event) {
+		if w, ok := ev.(Warning); ok && w.Code == "waiting" {
+			said = w.Message
+			cancel()
+		}
+	}
+	if _, err := Run(ctx, o); fulgur.KindOf(err) != fulgur.KindCanceled || !strings.Contains(said, "controller") {
+		t.Errorf("got %v, %q", err, said)
+	}
+}
+
+func TestEvaluateScoresAndPublishes(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	for i := range tasks { // it knows all answers
+		e.Weights[i*vocab+i+tasks] = 9
+	}
+	o := options(dir, st, e)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		(&agents{st: st, gen: e, slots: 2}).run(ctx, t)
+	}()
+	ev, err := Evaluate(t.Context(), o, Request{Part: "eval", Number: 1, Rows: rows(12), Version: 3})
+	stop()
+	<-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ev.Greedy.Rate != 1 || ev.Greedy.Rollouts != 12 || ev.Sampled.Rate < 0.8 || len(ev.Lines) != 24 {
+		t.Errorf("got %+v", ev)
+	}
+	eps, err := st.Endpoints(t.Context(), "r", "m")
+	if err != nil || len(eps) != 1 || eps[0].Version != 3 {
+		t.Errorf("endpoints %v, %v", eps, err)
 	}
 }

@@ -145,8 +145,9 @@ type Options struct {
 	Sinks    []metrics.Sink // besides the run folder's own; closed by the caller
 	Observer func(Event)    // called from one goroutine; nil: nobody looks
 	Holder   string         // of leases and pauses; unique per process
-	LeaseTTL time.Duration  // 0: 30 s
+	LeaseTTL time.Duration  // 0: 10 s
 	Drain    time.Duration  // how long a publish waits for calls in flight; 0: 10 s
+	Patience time.Duration  // without any change for so long, a warning is given; 0: 1 minute
 	Now      func() time.Time
 }
 
@@ -189,10 +190,13 @@ func (o *Options) defaults() {
 		o.Pass = 1
 	}
 	if o.LeaseTTL == 0 {
-		o.LeaseTTL = 30 * time.Second
+		o.LeaseTTL = 10 * time.Second
 	}
 	if o.Drain == 0 {
 		o.Drain = 10 * time.Second
+	}
+	if o.Patience == 0 {
+		o.Patience = time.Minute
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -119,12 +119,9 @@ func (t *trie) walk(tokens []int32) (longest, common, witness int) {
 		}
 		nd := &t.nodes[child]
 		witness = nd.call
-		i := nd.start
-		for i < nd.end && common < len(tokens) && t.at(nd.call, i) == tokens[common] {
-			i++
-			common++
-		}
-		if i < nd.end {
+		n := t.shared(nd, tokens[common:])
+		common += n
+		if nd.start+n < nd.end {
 			break
 		}
 		if nd.ends != NoParent {
@@ -133,6 +130,36 @@ func (t *trie) walk(tokens []int32) (longest, common, witness int) {
 		at = child
 	}
 	return longest, common, witness
+}
+
+// shared returns how many leading tokens of an edge are those given.
+func (t *trie) shared(nd *node, tokens []int32) int {
+	c := &t.calls[nd.call]
+	n := 0
+	if nd.start < len(c.PromptIDs) {
+		edge := c.PromptIDs[nd.start:min(nd.end, len(c.PromptIDs))]
+		if n = same(edge, tokens); n < len(edge) {
+			return n
+		}
+	}
+	if from := nd.start + n - len(c.PromptIDs); nd.start+n < nd.end {
+		n += same(c.SampledIDs[from:nd.end-len(c.PromptIDs)], tokens[n:])
+	}
+	return n
+}
+
+// same returns the length of the common beginning, compared in blocks, which the
+// runtime does at the speed of memory.
+func same(a, b []int32) int {
+	const block = 64
+	n, end := 0, min(len(a), len(b))
+	for n+block <= end && [block]int32(a[n:n+block]) == [block]int32(b[n:n+block]) {
+		n += block
+	}
+	for n < end && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 func (t *trie) insert(call int) {
@@ -144,13 +171,18 @@ func (t *trie) insert(call int) {
 			return
 		}
 		nd := t.nodes[child]
-		i := nd.start
-		for i < nd.end && depth < total && t.at(nd.call, i) == t.at(call, depth) {
-			i++
-			depth++
+		c := &t.calls[call]
+		n := 0
+		if depth < len(c.PromptIDs) {
+			n = t.shared(&nd, c.PromptIDs[depth:])
 		}
-		if i < nd.end {
-			child = t.split(at, child, i)
+		if depth+n >= len(c.PromptIDs) && nd.start+n < nd.end {
+			rest := nd
+			rest.start += n
+			n += t.shared(&rest, c.SampledIDs[depth+n-len(c.PromptIDs):])
+		}
+		if depth += n; nd.start+n < nd.end {
+			child = t.split(at, child, nd.start+n)
 		}
 		at = child
 	}
