@@ -1,0 +1,82 @@
+package store
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestDataIDIsTheFirstThatIsNotMissing(t *testing.T) {
+	for input, want := range map[string]string{
+		`{"data_id":"row-1","instance_id":"x"}`:      "row-1",
+		`{"data_id":"","instance_id":"x"}`:           "x",
+		`{"data_id":0,"instance_id":"x"}`:            "x",
+		`{"data_id":0.0,"instance_id":false}`:        "",
+		`{"data_id":17}`:                             "17",
+		`{"data_id":1.5}`:                            "1.5",
+		`{"data_id":true}`:                           "True",
+		`{"data_id":null,"instance_id":"\u00e9"}`:    "é",
+		`{"data_id":[],"instance_id":{}}`:            "",
+		`{"DATA_ID":"other case"}`:                   "",
+		`[{"data_id":"x"}]`:                          "",
+		`"data_id"`:                                  "",
+		`null`:                                       "",
+		`{"data_id":98765432109876543210}`:           "98765432109876543210",
+		`{"nested":{"data_id":"x"},"instance_id":7}`: "7",
+	} {
+		if got := dataID(json.RawMessage(input)); got != want {
+			t.Errorf("%s: %q, want %q", input, got, want)
+		}
+	}
+}
+
+// FuzzDecode feeds damaged columns: an error or a call, never a panic, and never
+// more memory than the bound.
+func FuzzDecode(f *testing.F) {
+	c, err := newCodec()
+	if err != nil {
+		f.Fatal(err)
+	}
+	row, err := c.encode(&fulgur.Call{ID: "x", Request: json.RawMessage(`{"a":1}`), PromptIDs: []int32{1, 2}, LogProbs: []float32{-1},
+		Messages: []fulgur.Message{{Role: "user", Content: "hi"}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(row.meta), row.promptIDs, row.logProbs, row.bodies)
+	f.Add([]byte("{}"), []byte{1}, []byte{}, []byte{})
+	f.Add([]byte("{}"), []byte{}, []byte{}, c.enc.EncodeAll([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, nil))
+	f.Fuzz(func(t *testing.T, meta, ids, probs, bodies []byte) {
+		var call fulgur.Call
+		if c.decode(&call, meta, ids, nil, probs, bodies) == nil && len(call.PromptIDs) != len(ids)/4 {
+			t.Errorf("%d ids of %d bytes", len(call.PromptIDs), len(ids))
+		}
+	})
+}
+
+func TestACallIsTheSameAfterTheCodec(t *testing.T) {
+	c, err := newCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]fulgur.Call{
+		"empty":              {},
+		"outside a rollout":  {Run: "default"},
+		"no ids is not none": {PromptIDs: []int32{}, SampledIDs: nil, LogProbs: []float32{}},
+		"a large body":       {Rollout: "r", Request: json.RawMessage(`"` + strings.Repeat("long ", 20_000) + `"`)},
+	} {
+		row, err := c.encode(&want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fulgur.Call{Rollout: want.Rollout}
+		if err := c.decode(&got, row.meta, row.promptIDs, row.sampledIDs, row.logProbs, row.bodies); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
