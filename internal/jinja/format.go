@@ -248,7 +248,9 @@ func (in *interp) percentFormat(format *Str, v Value) Value {
 				fail(in.line, KindType, "format requires a mapping")
 			}
 			arg = in.getItem(v, text(s[end+1:end+k]))
-			in.need(arg)
+			if _, undef := arg.(*Undef); undef {
+				fail(in.line, KindType, "KeyError: '%s'", s[end+1:end+k])
+			}
 			used = len(values)
 			end += k + 1
 		}

@@ -21,7 +21,7 @@ func (in *interp) globalFunc(name string) Value {
 		fn = func(in *interp, a args) Value { return &Namespace{in.dictOf("namespace", a)} }
 	case "raise_exception":
 		fn = func(in *interp, a args) Value {
-			fail(in.line, KindRaise, "%s", str(a.withDefault(in, name, 0, emptyStr, "message")))
+			fail(in.line, KindRaise, "%s", str(a.required(in, name)))
 			return nil
 		}
 	case "strftime_now":
@@ -29,7 +29,7 @@ func (in *interp) globalFunc(name string) Value {
 			return nil
 		}
 		fn = func(in *interp, a args) Value {
-			return text(strftime(in.now(), str(a.withDefault(in, name, 0, emptyStr, "format"))))
+			return text(strftime(in.now(), str(a.required(in, name))))
 		}
 	case "joiner":
 		fn = func(in *interp, a args) Value {
@@ -56,6 +56,9 @@ func (in *interp) globalFunc(name string) Value {
 }
 
 func globalRange(in *interp, a args) Value {
+	if len(a.names) > 0 {
+		fail(in.line, KindType, "range() takes no keyword arguments")
+	}
 	n := make([]int64, len(a.pos))
 	for i, v := range a.pos {
 		in.need(v)

@@ -104,10 +104,14 @@ func compareTest(name string) testFunc {
 	return nil
 }
 
+// required returns the one argument of a test or function, whatever its name.
 func (a args) required(in *interp, name string) Value {
+	if len(a.pos) == 0 && len(a.kw) == 1 {
+		return a.kw[0]
+	}
 	v := a.bind(in, name, "other")[0]
 	if !given(v) {
-		fail(in.line, KindType, "test '%s' needs an argument", name)
+		fail(in.line, KindType, "'%s' needs an argument", name)
 	}
 	return v
 }

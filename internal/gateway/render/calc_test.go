@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -362,4 +363,25 @@ func BenchmarkLoadCalc(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	r := calc(t)
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range 50 {
+				q := "Mia has " + strconv.Itoa(10+w*i) + " pens."
+				tools := calcTools
+				if i%7 == w {
+					tools = []fulgur.Tool{{Name: "other" + strconv.Itoa(w), Schema: calcTools[0].Schema}}
+				}
+				ids, err := r.Render([]fulgur.Message{{Role: "user", Content: q}}, tools)
+				if err != nil || !strings.Contains(r.Decode(ids), tools[0].Name+"(expression)<|im_end|>\n<|im_start|>user\n"+q+"<") {
+					t.Errorf("%v: %q", err, r.Decode(ids))
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
