@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -108,15 +109,20 @@ type goldenFamily struct {
 	Drift    []goldenDrift
 }
 
-func smolGolden(t *testing.T, opt Options) (*goldenFamily, *Renderer) {
+func (g *goldenFamily) now(t *testing.T) func() time.Time {
 	t.Helper()
-	g := &goldenFamily{}
-	goldentest.Load(t, g, "render", "smollm2.json")
 	now, err := time.Parse("2006-01-02T15:04:05", g.MadeWith.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt.Now = func() time.Time { return now }
+	return func() time.Time { return now }
+}
+
+func smolGolden(t *testing.T, opt Options) (*goldenFamily, *Renderer) {
+	t.Helper()
+	g := &goldenFamily{}
+	goldentest.Load(t, g, "render", "smollm2.json")
+	opt.Now = g.now(t)
 	r, err := Load(smolFolder(t), opt)
 	if err != nil {
 		t.Fatal(err)
@@ -254,4 +260,49 @@ func TestErrorsAreOfTheTemplate(t *testing.T) {
 	if !errors.As(err, &e) || e.Kind != fulgur.KindInvalid || e.Msg != "the model's chat template refuses these messages: no system please" {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestGoldenTemplatesContinue: the cases of templates.json that go on with a
+// message; the others are internal/jinja's (see TestGoldenTemplates there for
+// FULGUR_TEMPLATES).
+func TestGoldenTemplatesContinue(t *testing.T) {
+	dir := os.Getenv("FULGUR_TEMPLATES")
+	if dir == "" {
+		t.Skip("FULGUR_TEMPLATES does not name the unpacked llama-cpp-python sdist")
+	}
+	var g struct {
+		goldenFamily
+		SpecialTokens map[string]string `json:"special_tokens"`
+		Templates     map[string]struct{ File string }
+		Messages      map[string]json.RawMessage
+		Cases         []struct {
+			goldenChat
+			Template, Chat string
+		}
+	}
+	goldentest.Load(t, &g, "render", "templates.json")
+	n := 0
+	for _, c := range g.Cases {
+		if !c.Continue {
+			continue
+		}
+		n++
+		src, err := os.ReadFile(filepath.Join(dir, g.Templates[c.Template].File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &Renderer{opt: Options{Now: g.now(t)}}
+		if r.tmpl, err = jinja.Compile(c.Template, string(src)); err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range g.SpecialTokens {
+			r.vars = append(r.vars, variable{k, jinja.Text(v)})
+		}
+		c.Messages = g.Messages[c.Chat]
+		out, err := renderGolden(t, r, &g.goldenFamily, c.goldenChat)
+		if err != nil || c.Rendered == nil || out.Text != *c.Rendered {
+			t.Errorf("%s: %v, rendered %q", c.ID, err, out.Text)
+		}
+	}
+	goldentest.Count(t, "templates.json (continued)", n)
 }
