@@ -150,7 +150,7 @@ func (j *trainJob) newResult(r trainer.Result, m *meter) result {
 		Run: string(j.dir), Reached: r.Reached, WallSeconds: m.wall().Seconds(), CPUSeconds: m.cpu().Seconds(),
 		BuildSeconds: m.build.Seconds(), AgentSeconds: m.agents.Seconds(), Steps: r.Steps, Updates: r.Updates,
 		Rollouts: r.Rollouts, Evaluated: r.Evaluated, Tokens: r.Tokens, Interrupted: r.Interrupted, Resume: r.Resume,
-		stopRule: j.file.Stop.Validation > 0 && j.file.Validation.Every > 0 && j.file.Data.Validation != "",
+		stopRule: j.stopRule(),
 	}
 	if e := r.Before; e != nil {
 		out.Before, out.BeforeGreedy, out.BeforeRange = e.Sampled.Rate, e.Greedy.Rate, [2]float64{e.Sampled.Low, e.Sampled.High}
@@ -167,6 +167,15 @@ func (j *trainJob) newResult(r trainer.Result, m *meter) result {
 
 // conclude writes the report and the result, and says the last words.
 func (j *trainJob) conclude(ctx context.Context, r trainer.Result, w *watcher, m *meter) (result, error) {
+	if old, ok := j.finished(r); ok {
+		w.view.Send(j.lastWords(r, old))
+		if r.Reached {
+			j.app.say("the run had reached its stop rule: nothing was left to train")
+		} else {
+			j.app.say("the run had finished: nothing was left to train; `fulgur resume %s --steps N` trains further", j.dir)
+		}
+		return old, nil
+	}
 	out := j.newResult(r, m)
 	if !r.Interrupted {
 		if err := j.app.writeReport(ctx, j.file, j.dir, out); err != nil {
@@ -179,6 +188,22 @@ func (j *trainJob) conclude(ctx context.Context, r trainer.Result, w *watcher, m
 	}
 	w.view.Send(j.lastWords(r, out))
 	return out, j.dir.writeJSON("result.json", out, 0o644)
+}
+
+// finished returns the result of a run that had ended before it was resumed,
+// with what it cost then.
+func (j *trainJob) finished(r trainer.Result) (result, bool) {
+	var old result
+	if !j.resume || r.Interrupted || j.dir.readJSON("result.json", &old) != nil {
+		return result{}, false
+	}
+	old.stopRule = j.stopRule()
+	return old, !old.Interrupted && old.Steps == r.Steps && old.Updates == r.Updates
+}
+
+// stopRule says whether the run is to reach something.
+func (j *trainJob) stopRule() bool {
+	return j.file.Stop.Validation > 0 && j.file.Validation.Every > 0 && j.file.Data.Validation != ""
 }
 
 func (j *trainJob) lastWords(r trainer.Result, out result) view.Done {
