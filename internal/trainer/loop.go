@@ -292,8 +292,12 @@ func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion) err
 
 // train is the loop. Before each round the state is that of a finished step.
 func (t *trainer) train(ctx context.Context) error {
+	effects := t.sched.Handle(schedule.Begin{})
 	if t.state.After != nil {
-		return nil
+		if _, end := effects[0].(schedule.Finished); end || t.state.Reached {
+			return nil
+		}
+		t.state.After = nil // the run was made longer
 	}
 	if t.state.Before == nil && len(t.o.Test) > 0 {
 		e, err := t.evaluate(ctx, "before", t.state.Cursor.Step, t.o.Test)
@@ -303,7 +307,6 @@ func (t *trainer) train(ctx context.Context) error {
 		t.state.Before = e
 		t.pend(e.values("before"), e.Lines)
 	}
-	effects := t.sched.Handle(schedule.Begin{})
 	for {
 		if err := t.validate(ctx); err != nil {
 			return err
