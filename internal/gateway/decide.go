@@ -108,6 +108,10 @@ func callSeed(spec *fulgur.RolloutSpec, index int) uint64 {
 // sentinel is what some servers write in place of a log prob that is -inf.
 const sentinel = -9999
 
+// untrainableNoFinish: the answer came whole, but does not say how it ended, so
+// it may have been cut.
+const untrainableNoFinish = "no_finish_reason"
+
 // judge says why a call may not train: nil if it may.
 func judge(o *call.Order, res *call.Result, err error, offContract bool, c *fulgur.Call) []string {
 	var out []string
@@ -121,7 +125,7 @@ func judge(o *call.Order, res *call.Result, err error, offContract bool, c *fulg
 	case err != nil || res.Status >= 300 || res.Fault != "":
 		out = append(out, fulgur.UntrainableError)
 	case res.Finish == "":
-		out = append(out, fulgur.UntrainableAborted)
+		out = append(out, untrainableNoFinish)
 	}
 	if offContract {
 		out = append(out, fulgur.UntrainableSampling)
