@@ -33,6 +33,9 @@ func TestEmbeddedEngineLearnsAndResumes(t *testing.T) {
 	settings := func(o Options) Options {
 		o.Steps, o.GroupSize, o.GroupsPerStep, o.ValidateEvery, o.Test = 24, 6, 4, 12, rows(36)
 		o.LearningRate = LearningRate{Start: 5e-3}
+		if raceDetector {
+			o.Steps, o.ValidateEvery, o.Test = 5, 2, rows(6)
+		}
 		return o
 	}
 	sum := func(dir string) [32]byte {
@@ -59,14 +62,14 @@ func TestEmbeddedEngineLearnsAndResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("pass@1 %.2f → %.2f, greedy %.2f → %.2f, %d updates, %v", r.Before.Sampled.Rate, r.After.Sampled.Rate, r.Before.Greedy.Rate, r.After.Greedy.Rate, r.Updates, r.Timing)
-	if r.After.Sampled.Low <= r.Before.Sampled.High {
+	if !raceDetector && r.After.Sampled.Low <= r.Before.Sampled.High {
 		t.Errorf("pass@1 went from %.2f to %.2f; the intervals overlap", r.Before.Sampled.Rate, r.After.Sampled.Rate)
 	}
 
 	broken := t.TempDir()
 	st = openStore(t, broken)
 	var g engine.Generator
-	for _, stop := range []int64{4, 17, -1} {
+	for _, stop := range []int64{2, 4, -1} {
 		e := tinyModel(t)
 		g = e
 		o := settings(options(broken, st, e))
