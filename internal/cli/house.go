@@ -17,6 +17,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/api"
+	v1 "github.com/fulgur-rl/fulgur/internal/api/v1"
 	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
@@ -107,12 +108,14 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 // /openai, /anthropic and /v1, the API owns /api and v1's pause routes.
 func (s *server) routes(o serverOptions) http.Handler {
 	two := v2.New(v2.Options{Store: s.store, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
+	one := v1.New(v1.Options{Store: s.store, Pauser: pauser{s.gateway}})
 	mux := http.NewServeMux()
 	for _, p := range []string{"/proxy/rollout/", "/openai/", "/anthropic/", "/v1/"} {
 		mux.Handle(p, s.gateway.Handler())
 	}
 	mux.Handle("/api/v2/", two)
 	mux.Handle("/docs", two)
+	mux.Handle("/", one)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	return mux
@@ -144,6 +147,8 @@ type listener struct {
 	srv  *http.Server
 	url  string
 	done chan struct{}
+	// cancel ends the requests that last until they are told: watches.
+	cancel context.CancelFunc
 }
 
 // listen serves h at addr until close.
@@ -157,8 +162,10 @@ func listen(addr string, h http.Handler, log *slog.Logger) (*listener, error) {
 	if tcp, ok := ln.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
 		host = fmt.Sprintf("127.0.0.1:%d", tcp.Port)
 	}
-	l := &listener{url: "http://" + host, done: make(chan struct{}), srv: &http.Server{
-		Handler: h, ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 1 << 20,
+	base, cancel := context.WithCancel(context.Background())
+	l := &listener{url: "http://" + host, done: make(chan struct{}), cancel: cancel, srv: &http.Server{
+		BaseContext: func(net.Listener) context.Context { return base },
+		Handler:     h, ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 1 << 20,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
 	go func() {
@@ -172,8 +179,9 @@ func listen(addr string, h http.Handler, log *slog.Logger) (*listener, error) {
 
 // close drains the server until ctx ends, then cuts what is left.
 func (l *listener) close(ctx context.Context) error {
-	grace, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
+	grace, done := context.WithTimeout(ctx, 2*time.Second)
+	defer done()
+	l.cancel()
 	if l.srv.Shutdown(grace) != nil {
 		_ = l.srv.Close()
 	}
@@ -210,3 +218,12 @@ func fileLogger(d runDir, level string) (*slog.Logger, func() error, error) {
 func features() []string {
 	return []string{"openai-chat", "streaming", "tokens", "hold", "credentials"}
 }
+
+// pauser is the gateway as v1's pause routes see it.
+type pauser struct{ g *gateway.Gateway }
+
+func (p pauser) PauseAll(retryAfter int, reason *string) v1.Pause {
+	return v1.Pause(p.g.PauseAll(retryAfter, reason))
+}
+func (p pauser) ResumeAll() v1.Pause { return v1.Pause(p.g.ResumeAll()) }
+func (p pauser) StateAll() v1.Pause  { return v1.Pause(p.g.StateAll()) }
