@@ -203,6 +203,26 @@ func TestKilledRunEndsAsUndisturbed(t *testing.T) {
 	}
 }
 
+func TestAFinishedRunGoesOnWithMoreSteps(t *testing.T) {
+	dir := t.TempDir()
+	st := openStore(t, dir)
+	for _, steps := range []int64{3, 3, 5} {
+		e := newBigram(vocab)
+		o := options(dir, st, e)
+		o.Resume, o.Steps = true, steps
+		r, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Steps != steps || r.After == nil || r.Rollouts != steps*12 {
+			t.Errorf("%d steps, %d rollouts, want %d steps", r.Steps, r.Rollouts, steps)
+		}
+		if n := len(linesOf(t, filepath.Join(dir, "metrics.jsonl"))); int64(n) != steps+1 {
+			t.Errorf("%d rows of metrics after %d steps", n, steps)
+		}
+	}
+}
+
 func TestResumeRefusesWhatDoesNotFit(t *testing.T) {
 	dir := t.TempDir()
 	st, e := openStore(t, dir), newBigram(vocab)
