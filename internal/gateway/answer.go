@@ -31,11 +31,18 @@ type answer struct {
 
 func newAnswer(w http.ResponseWriter, o *Options, out dialect.Stream) *answer {
 	now := time.Now()
-	return &answer{w: w, rc: http.NewResponseController(w), o: o, out: out, born: now, last: now}
+	a := &answer{w: w, rc: http.NewResponseController(w), o: o, out: out, born: now, last: now}
+	if out != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.beatLocked()
+	}
+	return a
 }
 
 // hold starts signs of life: a silent connection is dropped by harnesses after
-// two to five minutes. An unstreamed call gets them only while it is held.
+// two to five minutes. An unstreamed call gets them only while it is held, a
+// stream also while its upstream is silent.
 func (a *answer) hold() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,8 +72,10 @@ func (a *answer) beat() {
 	switch silent := time.Since(a.last); {
 	case silent < a.o.KeepAlive:
 		wait -= silent
-	case a.out != nil:
+	case a.out != nil && (a.started || a.held || time.Since(a.born) >= a.o.SpaceAfter):
 		a.writeLocked(a.out.KeepAlive(a.buf[:0]))
+	case a.out != nil: // not yet: the upstream may still refuse, and then the status says so
+		wait = min(wait, a.o.SpaceAfter-time.Since(a.born))
 	case a.held && time.Since(a.born) >= a.o.SpaceAfter:
 		a.writeLocked([]byte{' '})
 	case a.held:

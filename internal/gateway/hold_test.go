@@ -266,3 +266,13 @@ func TestEngineFails(t *testing.T) {
 		}
 	}
 }
+
+// A stream whose upstream says nothing for long is kept alive too.
+func TestSilentUpstream(t *testing.T) {
+	h := newHouse(t, fastBeat)
+	h.gen.Delay = 150 * time.Millisecond
+	got := h.chat(t, agentKey, `{"stream":true,"max_tokens":2,"messages":[{"role":"user","content":"x"}]}`)
+	if strings.Count(got.body, `"delta":{},"logprobs":null,"finish_reason":null`) < 3 || !strings.HasSuffix(got.body, "data: [DONE]\n\n") {
+		t.Errorf("%s", got.body)
+	}
+}

@@ -23,12 +23,17 @@ type target struct {
 	v1      bool                // the server key on a v1 path: answered exactly as v1 does
 }
 
-// secretOf returns the credential of a request: a bearer key, or x-api-key.
-func secretOf(r *http.Request) string {
-	if s, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-		return s
+// secretsOf returns the credentials of a request: a bearer key, and x-api-key.
+// Either one that is right is enough, as in v1.
+func secretsOf(r *http.Request) []string {
+	var out []string
+	if s, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && s != "" {
+		out = append(out, s)
 	}
-	return r.Header.Get("X-Api-Key")
+	if s := r.Header.Get("X-Api-Key"); s != "" && !slices.Contains(out, s) {
+		out = append(out, s)
+	}
+	return out
 }
 
 func sameSecret(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
@@ -40,11 +45,13 @@ var errNoKey = fulgur.E(fulgur.KindDenied, "identify", "Invalid or missing API k
 // credential that is presented counts.
 func (g *Gateway) identify(ctx context.Context, r *http.Request) (fulgur.Identity, error) {
 	server := fulgur.Identity{Scope: fulgur.ScopeServer, Run: g.o.Run}
-	secret := secretOf(r)
-	if key := g.o.ServerKey; key != "" && (sameSecret(secret, key) || sameSecret(r.Header.Get("X-Api-Key"), key)) {
-		return server, nil
+	secrets := secretsOf(r)
+	for _, s := range secrets {
+		if g.o.ServerKey != "" && sameSecret(s, g.o.ServerKey) {
+			return server, nil
+		}
 	}
-	if secret != "" {
+	for _, secret := range secrets {
 		id, err := g.o.Directory.Identify(ctx, secret)
 		switch kind := fulgur.KindOf(err); kind {
 		case "":

@@ -72,8 +72,9 @@ type Options struct {
 	// WriteTimeout is how long a client may not read; 0: 1 minute.
 	WriteTimeout time.Duration
 	KeepAlive    time.Duration // between signs of life in a silent stream; 0: 15 s
-	// SpaceAfter is when a held unstreamed call gets its headers and white space;
-	// from then on its status can't change. 0: 45 s.
+	// SpaceAfter is when a held unstreamed call gets its headers and white space,
+	// and a stream whose upstream says nothing its first sign of life; from then on
+	// the status can't change. 0: 45 s.
 	SpaceAfter time.Duration
 	// HoldLimit is the longest hold of a call; 0: 15 minutes.
 	HoldLimit time.Duration

@@ -14,8 +14,8 @@ import (
 // sub-agents interleave, but only recent turns are gone on from.
 const perAttempt = 16
 
-// maxTokens bounds the token ids kept in memory, over all attempts.
-const maxTokens = 16 << 20
+// maxBytes bounds what is kept in memory, over all attempts.
+const maxBytes = 96 << 20
 
 // memory keeps the conversations of recent attempts, the least recently used
 // attempt going first.
@@ -27,7 +27,7 @@ type memory struct {
 	attempts map[attemptKey]*list.Element
 	recent   *list.List // of *attemptMemory, the most recent in front
 	count    int        // conversations
-	tokens   int
+	bytes    int
 }
 
 type attemptKey struct {
@@ -156,7 +156,7 @@ func (m *memory) add(o *call.Order, k Known) {
 	a.list = append(append(make([]Known, 0, len(old)+1), old...), k)
 	m.countLocked(k, 1)
 	m.recent.MoveToFront(e)
-	for (m.count > m.limit || m.tokens > maxTokens) && m.recent.Len() > 1 {
+	for (m.count > m.limit || m.bytes > maxBytes) && m.recent.Len() > 1 {
 		last := m.recent.Back()
 		gone := m.recent.Remove(last).(*attemptMemory)
 		delete(m.attempts, gone.key)
@@ -168,5 +168,12 @@ func (m *memory) add(o *call.Order, k Known) {
 
 func (m *memory) countLocked(k Known, sign int) {
 	m.count += sign
-	m.tokens += sign * (len(k.PromptIDs) + len(k.SampledIDs))
+	n := 4 * (len(k.PromptIDs) + len(k.SampledIDs))
+	for _, msg := range append(k.Messages[:len(k.Messages):len(k.Messages)], k.Reply) {
+		n += len(msg.Content) + len(msg.Reasoning) + 128
+		for _, c := range msg.ToolCalls {
+			n += len(c.Arguments) + 64
+		}
+	}
+	m.bytes += sign * n
 }
