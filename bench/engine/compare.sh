@@ -20,7 +20,7 @@ go build -o "$tmp/fulgur-bench-engine" ./bench/engine
 # PyTorch at its best: no old OpenBLAS settings, memory kept rather than given back.
 torch() {
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
-		"$venv/bin/python" bench/engine/torch.py "$@"
+		"$venv/bin/python" bench/engine/pytorch.py "$@"
 }
 for _ in $(seq "$rounds"); do
 	"$tmp/fulgur-bench-engine" -only fixed/train/1T -steps 8 | tee -a "$out"

@@ -1,5 +1,5 @@
 // Command engine measures the embedded engine: training and decoding tokens per
-// CPU second, on the fixed model that PyTorch is measured on too (torch.py) and on
+// CPU second, on the fixed model that PyTorch is measured on too (pytorch.py) and on
 // the model of examples/calc.
 //
 //	go run ./bench/engine [-kernels avx2] [-steps 8] [-only fixed/train] [-profile FILE]

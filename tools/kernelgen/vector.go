@@ -30,6 +30,7 @@ func vectorFunctions() []function {
 		{name: "siluGrad", args: ptrs("d", "gate", "up"), body: siluGradBody},
 		{name: "softmaxGrad", args: floats(ptrs("d", "p"), "delta", "scale"), body: softmaxGradBody},
 		{name: "rope", args: floats(ptrs("a", "b", "cos", "sin"), "sign"), body: ropeBody},
+		{name: "packPanel", args: []arg{{"dst", "*float32"}, {"src", "*float32"}, {"k", "int"}, {"stride", "int"}}, body: packPanelBody},
 		{name: "adam", args: append(ptrs("p", "grad", "m", "v"), arg{"c", "*float32"}), body: adamBody},
 	}
 }
@@ -189,8 +190,8 @@ func siluBody(e *emitter) {
 		e.zero("V0")
 		e.op("VSUBPS V5, V0, V0")
 		e.exp()
-		e.op("VADDPS %s, V0, V0", e.expConst(cOne))
-		e.op("VDIVPS V0, V5, V5")
+		e.sigmoid()
+		e.op("VMULPS V0, V5, V5")
 		e.load("DX", "V1")
 		e.op("VMULPS V1, V5, V5")
 		e.store("V5", "DI")
@@ -210,8 +211,7 @@ func siluGradBody(e *emitter) {
 		e.op("VSUBPS V5, V0, V0")
 		e.exp()
 		e.op("VMOVUPS %s, V4", e.expConst(cOne))
-		e.op("VADDPS V4, V0, V0")
-		e.op("VDIVPS V0, V4, V0")
+		e.sigmoid()
 		e.load("DI", "V6")
 		e.op("VMULPS V0, V6, V7")      // d·s
 		e.op("VSUBPS V0, V4, V1")      // 1-s
@@ -261,6 +261,25 @@ func ropeBody(e *emitter) {
 		e.store("V4", "DI")
 		e.store("V5", "SI")
 	})
+	e.ret(false)
+}
+
+// packPanelBody copies k ≥ 1 rows, strides apart, of one panel's width.
+func packPanelBody(e *emitter) {
+	e.get("dst", "DI")
+	e.get("src", "SI")
+	e.get("k", "CX")
+	e.get("stride", "DX")
+	e.op("SHLQ $2, DX")
+	e.mark("row")
+	e.op("VMOVUPS (SI), V0")
+	e.op("VMOVUPS %d(SI), V1", 4*e.lanes)
+	e.op("VMOVUPS V0, (DI)")
+	e.op("VMOVUPS V1, %d(DI)", 4*e.lanes)
+	e.op("ADDQ DX, SI")
+	e.op("ADDQ $%d, DI", 8*e.lanes)
+	e.op("DECQ CX")
+	e.op("JNE row")
 	e.ret(false)
 }
 

@@ -34,11 +34,17 @@ func (w *worker) backward(ids []int32, segs []segment, g []float32) {
 }
 
 // matrixGrad adds dyᵀ·x to the gradient of the matrix whose result has the
-// gradient dy.
+// gradient dy. Where dy is wide it goes by some rows at a time: dy is read across
+// its rows, and so fewer of its lines have to stay in the cache.
 func (w *worker) matrixGrad(g []float32, mat matrix, dy, x []float32, n int) {
-	k := w.m.k
+	k, step := w.m.k, n
+	if mat.rows >= 384 {
+		step = 64
+	}
 	w.packX = k.Pack(w.packX, x, mat.cols, 1, n, mat.cols)
-	k.Gemm(mat.rows, mat.cols, n, dy, 1, mat.rows, w.packX, n, mat.of(g), mat.cols, true)
+	for t := 0; t < n; t += step {
+		k.Gemm(mat.rows, mat.cols, min(step, n-t), dy[t*mat.rows:], 1, mat.rows, w.packX[t*k.Columns():], n, mat.of(g), mat.cols, true)
+	}
 }
 
 // normGrad adds the gradient through an RMS norm of x to w.dx, given that of its

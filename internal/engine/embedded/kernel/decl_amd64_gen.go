@@ -41,6 +41,9 @@ func softmaxGradAVX2(d *float32, p *float32, n int, delta float32, scale float32
 func ropeAVX2(a *float32, b *float32, cos *float32, sin *float32, n int, sign float32)
 
 //go:noescape
+func packPanelAVX2(dst *float32, src *float32, k int, stride int)
+
+//go:noescape
 func adamAVX2(p *float32, grad *float32, m *float32, v *float32, n int, c *float32)
 
 //go:noescape
@@ -78,6 +81,9 @@ func softmaxGradAVX512(d *float32, p *float32, n int, delta float32, scale float
 
 //go:noescape
 func ropeAVX512(a *float32, b *float32, cos *float32, sin *float32, n int, sign float32)
+
+//go:noescape
+func packPanelAVX512(dst *float32, src *float32, k int, stride int)
 
 //go:noescape
 func adamAVX512(p *float32, grad *float32, m *float32, v *float32, n int, c *float32)

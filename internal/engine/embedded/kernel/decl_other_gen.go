@@ -50,6 +50,10 @@ func ropeAVX2(a *float32, b *float32, cos *float32, sin *float32, n int, sign fl
 	panic("kernel: no AVX2 on this architecture")
 }
 
+func packPanelAVX2(dst *float32, src *float32, k int, stride int) {
+	panic("kernel: no AVX2 on this architecture")
+}
+
 func adamAVX2(p *float32, grad *float32, m *float32, v *float32, n int, c *float32) {
 	panic("kernel: no AVX2 on this architecture")
 }
@@ -99,6 +103,10 @@ func softmaxGradAVX512(d *float32, p *float32, n int, delta float32, scale float
 }
 
 func ropeAVX512(a *float32, b *float32, cos *float32, sin *float32, n int, sign float32) {
+	panic("kernel: no AVX512 on this architecture")
+}
+
+func packPanelAVX512(dst *float32, src *float32, k int, stride int) {
 	panic("kernel: no AVX512 on this architecture")
 }
 

@@ -86,6 +86,11 @@ func (s Set) Pack(dst, b []float32, rs, cs, k, n int) []float32 {
 	for j0 := 0; j0 < n; j0 += w {
 		d := dst[j0*k:][:k*w]
 		jn := min(w, n-j0)
+		if cs == 1 && jn == w && s.Vector() && k > 0 {
+			_ = b[(k-1)*rs+j0+w-1]
+			s.packPanel(&d[0], &b[j0], k, rs)
+			continue
+		}
 		if jn < w {
 			clear(d)
 		}
@@ -98,6 +103,14 @@ func (s Set) Pack(dst, b []float32, rs, cs, k, n int) []float32 {
 		packColumns(d, b[j0*cs:], rs, cs, k, jn, w)
 	}
 	return dst
+}
+
+func (s Set) packPanel(dst, src *float32, k, stride int) {
+	if s.level == avx512 {
+		packPanelAVX512(dst, src, k, stride)
+	} else {
+		packPanelAVX2(dst, src, k, stride)
+	}
 }
 
 // packColumns transposes in blocks of eight rows, so that a cache line of the

@@ -1,6 +1,6 @@
 """PyTorch on the fixed model of bench/engine: tokens per CPU second.
 
-    python torch.py train-eager|train-compile|decode THREADS STEPS
+    python pytorch.py train-eager|train-compile|decode THREADS STEPS
 
 Prints lines as bench/engine does; the best step counts. Weights are random: the
 speed does not depend on them.
