@@ -253,7 +253,8 @@ func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *meas
 	if c.notFinite > 0 {
 		t.warn(step, "reward_not_finite", "%d rewards are NaN or infinite; their rollouts were left out", c.notFinite)
 	}
-	if share := float64(adv.Unanimous) / max(1, float64(adv.Groups)); share > warnUnanimous {
+	// Groups that all pass are what training is for; those that fail alike are not.
+	if share := float64(adv.Unanimous) / max(1, float64(adv.Groups)); share > warnUnanimous && c.passRate < 0.5 {
 		t.warn(step, "unanimous", "in %.0f %% of the groups all rewards are equal: they teach nothing; other problems or a larger group_size would", 100*share)
 	}
 	if 2*adv.Alone > adv.Groups {
