@@ -57,7 +57,7 @@ func TestThreeProcesses(t *testing.T) {
 	controller := start(t, controllerDir, env, control...)
 	controller.notes("running the agents of calc")
 
-	train := start(t, trainerDir, env, "train", "run.yaml", "--set", fmt.Sprintf("steps=%d", steps), "--set", "validation.every=0", "--set", `data.test=""`)
+	train := start(t, trainerDir, env, "train", "run.yaml", "--set", fmt.Sprintf("steps=%d", steps), "--set", "validation.every=0", "--set", "data.test=")
 	train.notes("step 4/12")
 	controller.kill()
 	controller = start(t, controllerDir, env, control...)

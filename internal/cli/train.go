@@ -264,6 +264,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 	if err != nil {
 		return trainer.Result{}, err
 	}
+	opts.Holder = soleHolder
 	key := newKey()
 	s, err := openServer(ctx, serverOptions{
 		Store: "sqlite:" + j.dir.store(), Power: j.file.Durability == "power", Listen: j.file.Listen, Key: key,
@@ -280,7 +281,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 	defer os.Remove(j.dir.path("server.json"))
 
 	stopAgents, err := j.app.startController(ctx, controllerJob{
-		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m,
+		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m, holder: soleHolder,
 	})
 	if err != nil {
 		return trainer.Result{}, err
@@ -340,7 +341,13 @@ type controllerJob struct {
 	secret string // the server key: never passed on to an agent
 	log    *slog.Logger
 	meter  *meter
+	holder string // of the controller's lease; "": made up
 }
+
+// soleHolder holds the leases of a run whose store is in this process: the
+// store's lock lets one process have it open, so that the leases of one that was
+// killed need not be waited for.
+const soleHolder = "this-process"
 
 // startController starts runner and controller; the function that it returns
 // stops them, with every agent, and returns what went wrong.
@@ -351,7 +358,7 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 		return nil, err
 	}
 	a.forced.add(func() { _ = runner.Close() })
-	c, err := controller.New(controller.Options{Run: j.run, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Log: j.log}, j.store, j.gate, runner)
+	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())
 	}
