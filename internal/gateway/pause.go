@@ -401,14 +401,3 @@ func (s *gates) v1Locked() PauseV1 {
 	}
 	return p
 }
-
-// totals counts calls over all runs, for metrics.
-func (s *gates) totals() (inflight, held int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, g := range s.runs {
-		inflight += len(g.inflight)
-		held += g.held
-	}
-	return inflight, held
-}

@@ -35,7 +35,6 @@ const calcModel = "../../examples/calc/model"
 type realHouse struct {
 	store *store.Store
 	url   string
-	key   string
 	ep    fulgur.Endpoint
 }
 

@@ -33,7 +33,6 @@ type book struct {
 	endpoints []fulgur.Endpoint
 	calls     []fulgur.Call
 	fail      error // of AppendCall
-	appended  chan struct{}
 }
 
 func (b *book) Identify(_ context.Context, secret string) (fulgur.Identity, error) {

@@ -261,9 +261,9 @@ func TestUpstreamFails(t *testing.T) {
 		says   string
 		fate   fulgur.Fate
 	}{
-		"always 503":         {func(w http.ResponseWriter, r *http.Request) { http.Error(w, `{"error":"busy"}`, 503) }, 6, 503, "busy", fulgur.FateRefused},
+		"always 503":         {func(w http.ResponseWriter, r *http.Request) { http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable) }, 6, 503, "busy", fulgur.FateRefused},
 		"always dropped":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 6, 502, "Upstream model server request failed", fulgur.FateRefused},
-		"422 is not retried": {func(w http.ResponseWriter, r *http.Request) { http.Error(w, `{"detail":"x"}`, 422) }, 1, 422, "detail", fulgur.FateRefused},
+		"422 is not retried": {func(w http.ResponseWriter, r *http.Request) { http.Error(w, `{"detail":"x"}`, http.StatusUnprocessableEntity) }, 1, 422, "detail", fulgur.FateRefused},
 	} {
 		t.Run(is, func(t *testing.T) {
 			h, u := chatHouse(t, c.answer)
@@ -297,7 +297,7 @@ func TestUpstreamFails(t *testing.T) {
 		var n atomic.Int64
 		h, _ := chatHouse(t, func(w http.ResponseWriter, r *http.Request) {
 			if n.Add(1) == 1 {
-				http.Error(w, "{}", 500)
+				http.Error(w, "{}", http.StatusInternalServerError)
 				return
 			}
 			jsonAnswer(goodAnswer)(w, r)
