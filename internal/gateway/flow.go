@@ -144,6 +144,9 @@ func (f *flow) finish(client, ctx context.Context, o *call.Order, dec decision, 
 	case good(res) && f.ans.out != nil:
 		return f.ans.close(res) != nil
 	}
+	if res.RetryAfter != "" && !f.t.v1 && !f.ans.isStarted() {
+		f.w.Header().Set("Retry-After", res.RetryAfter)
+	}
 	return f.ans.whole(res.Status, contentType(f.t.v1, res), body) != nil
 }
 

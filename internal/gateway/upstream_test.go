@@ -261,9 +261,13 @@ func TestUpstreamFails(t *testing.T) {
 		says   string
 		fate   fulgur.Fate
 	}{
-		"always 503":         {func(w http.ResponseWriter, r *http.Request) { http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable) }, 6, 503, "busy", fulgur.FateRefused},
-		"always dropped":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 6, 502, "Upstream model server request failed", fulgur.FateRefused},
-		"422 is not retried": {func(w http.ResponseWriter, r *http.Request) { http.Error(w, `{"detail":"x"}`, http.StatusUnprocessableEntity) }, 1, 422, "detail", fulgur.FateRefused},
+		"always 503": {func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
+		}, 6, 503, "busy", fulgur.FateRefused},
+		"always dropped": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 6, 502, "Upstream model server request failed", fulgur.FateRefused},
+		"422 is not retried": {func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, `{"detail":"x"}`, http.StatusUnprocessableEntity)
+		}, 1, 422, "detail", fulgur.FateRefused},
 	} {
 		t.Run(is, func(t *testing.T) {
 			h, u := chatHouse(t, c.answer)

@@ -119,6 +119,7 @@ type Delta struct {
 type Result struct {
 	Status      int    // the HTTP status of the answer
 	ContentType string // of Raw; "" is JSON
+	RetryAfter  string // the upstream's header of that name, for the client
 	// Raw is the upstream's whole answer, unstreamed, in the wire format Wire;
 	// nil if the dialect has to write it from the fields below.
 	Raw  []byte

@@ -157,6 +157,7 @@ func (s *Sampler) try(ctx context.Context, o *call.Order, body []byte, res *call
 		return false, fulgur.E(fulgur.KindUpstream, "relay call "+string(o.Call), "Upstream model server's answer is too long", nil)
 	}
 	readAnswer(res, o, resp.StatusCode, ctype, raw)
+	res.RetryAfter = resp.Header.Get("Retry-After")
 	if emit != nil && res.Status < 300 && res.Fault == "" {
 		return false, emit(pieces(res.Reply)) // a server that does not stream: one piece
 	}
