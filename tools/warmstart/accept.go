@@ -18,9 +18,12 @@ const (
 	highestStart  = .35
 	highestGreedy = .10
 	// nearDemonstrators is how far the model may be from the demonstrators' rate
-	// at each number of events (standard error of acceptProblems: up to .025).
+	// at one and two events (standard error of acceptProblems: up to .025).
 	nearDemonstrators = .08
-	acceptProblems    = 400
+	// longShare is how much of the demonstrators' rate it must have at three and
+	// four, where every slip on a longer way counts.
+	longShare      = .3
+	acceptProblems = 400
 )
 
 // score are rates of right answers.
@@ -48,7 +51,10 @@ func (a acceptance) check() error {
 		add("greedy decoding solves the example's mix at a rate of %.3f, it must be at most %.2f", a.Mix.Greedy, highestGreedy)
 	}
 	for i, s := range a.Events {
-		if d := s.Sampled - s.Demonstrators; d < -nearDemonstrators || d > nearDemonstrators {
+		if i >= 2 && s.Sampled < longShare*s.Demonstrators {
+			add("%d events are solved at a rate of %.3f, less than %.2f times the demonstrators' %.3f", i+1, s.Sampled, longShare, s.Demonstrators)
+		}
+		if d := s.Sampled - s.Demonstrators; i < 2 && (d < -nearDemonstrators || d > nearDemonstrators) {
 			add("%d events are solved at a rate of %.3f, the demonstrators' is %.3f: more than %.2f apart", i+1, s.Sampled, s.Demonstrators, nearDemonstrators)
 		}
 	}

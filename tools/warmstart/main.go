@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -26,7 +27,7 @@ func main() {
 	out := flag.String("out", "examples/calc/model", "folder of the model")
 	data := flag.String("data", "examples/calc/data", "folder of the data")
 	seed := flag.Uint64("seed", 1, "seed of everything that is random")
-	steps := flag.Int("steps", standard.steps, "steps of training; a model that fails its test is not kept")
+	steps := flag.Int("steps", standard.steps, "steps of training; a model that fails its test goes to -out with -refused behind")
 	only := flag.String("only", "", "data: make the data and stop; test: test the model that lies in -out")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -83,9 +84,6 @@ func (o options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := figures.Acceptance.check(); err != nil {
-		return fmt.Errorf("%w\n%s is left as it was", err, o.model)
-	}
 	if files[weights.ModelFile], err = os.ReadFile(filepath.Join(tmp, "checkpoint", weights.ModelFile)); err != nil {
 		return fmt.Errorf("reading the checkpoint: %w", err)
 	}
@@ -93,11 +91,15 @@ func (o options) run(ctx context.Context) error {
 		return fmt.Errorf("writing the figures: %w", err)
 	}
 	files[figuresFile] = append(files[figuresFile], '\n')
+	refused := figures.Acceptance.check()
+	if refused != nil {
+		o.model += "-refused"
+	}
 	if err := writeFiles(o.model, files); err != nil {
-		return err
+		return errors.Join(refused, err)
 	}
 	o.print("model: %s, SHA-256 of the weights %s\n", o.model, hash(files[weights.ModelFile]))
-	return nil
+	return refused
 }
 
 // files are the model's files but the weights.

@@ -21,7 +21,7 @@ type recipe struct {
 	skill  mistakes
 }
 
-var standard = recipe{steps: 9000, batch: 16, rate: 2e-3, warmUp: 50, events: []float64{.25, .4, .2, .15}, skill: skill}
+var standard = recipe{steps: 12000, batch: 16, rate: 2.5e-3, warmUp: 50, events: []float64{.25, .4, .2, .15}, skill: skill}
 
 func (c recipe) rateAt(step int) float64 {
 	done := float64(step) / float64(c.steps)
