@@ -262,6 +262,7 @@ func TestUpstreamFails(t *testing.T) {
 		fate   fulgur.Fate
 	}{
 		"always 503": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "7")
 			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
 		}, 6, 503, "busy", fulgur.FateRefused},
 		"always dropped": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 6, 502, "Upstream model server request failed", fulgur.FateRefused},
@@ -276,6 +277,9 @@ func TestUpstreamFails(t *testing.T) {
 				got := h.chat(t, agentKey, body)
 				if got.status != c.status || !strings.Contains(got.body, c.says) || u.hits.Load() != c.hits {
 					t.Errorf("%d %s after %d hits", got.status, got.body, u.hits.Load())
+				}
+				if wait := got.header.Get("Retry-After"); c.status == 503 && wait != "7" {
+					t.Errorf("Retry-After is %q, want the upstream's", wait)
 				}
 				r := h.last(t)
 				if r.Fate != c.fate || r.HTTPStatus != c.status || r.Retries != int(c.hits)-1 || r.Error == "" || r.Trainable {
