@@ -156,7 +156,7 @@ func listen(addr string, h http.Handler, log *slog.Logger) (*listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fulgur.E(fulgur.KindExhausted, "listen on "+addr,
-			"the address is taken or not ours: stop what uses it, or choose another with --listen (port 0: any free one)", err)
+			"the address is taken or not ours: stop what uses it, or choose another (serve: --listen, train: --set listen=…; port 0: any free one)", err)
 	}
 	host := ln.Addr().String()
 	if tcp, ok := ln.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {

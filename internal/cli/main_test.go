@@ -299,3 +299,29 @@ func agentsOf(t *testing.T, program string) []string {
 	}
 	return found
 }
+
+// waitFor asks until something outside this process is so.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("there is not: %s", what)
+		}
+	}
+}
+
+// copyProgram copies a program of the PATH, to have it under a name of its own.
+func copyProgram(t *testing.T, name, to string) {
+	t.Helper()
+	from, err := exec.LookPath(name)
+	if err != nil {
+		t.Skip("no ", name)
+	}
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}

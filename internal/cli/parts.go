@@ -10,6 +10,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/api/client"
+	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/engine/serve"
 )
 
@@ -39,12 +40,12 @@ killed controller left behind are found and ended.`,
 			if server == "" {
 				return usageErr(errors.New("name the server with --server"))
 			}
+			if err := checkServer(c.Context(), server, key); err != nil {
+				return err
+			}
 			cl, err := client.New(server, key, client.Options{})
 			if err != nil {
 				return usageErr(err)
-			}
-			if err := checkServer(c.Context(), cl, server); err != nil {
-				return err
 			}
 			dir, err := filepath.Abs(filepath.Join(r.Out, r.Run+"-agents"))
 			if err != nil {
@@ -97,10 +98,14 @@ func (a *app) engineCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			info, err := eng.Info(c.Context())
+			if err != nil {
+				return errors.Join(err, eng.Close())
+			}
 			if key == "" {
 				a.say("warning: no --key: any key passes")
 			}
-			l, err := listen(addr, serve.New(eng, serve.Options{Model: model, Key: key}), a.logger(logLevel))
+			l, err := listen(addr, serve.New(eng, serveLimits(info, model, key)), a.logger(logLevel))
 			if err != nil {
 				return errors.Join(err, eng.Close())
 			}
@@ -121,11 +126,25 @@ func (a *app) engineCommand() *cobra.Command {
 }
 
 // checkServer says within seconds whether a server is there and takes our key.
-func checkServer(ctx context.Context, c *client.Client, url string) error {
+func checkServer(ctx context.Context, url, key string) error {
+	c, err := client.New(url, key, client.Options{RetryFor: -1})
+	if err != nil {
+		return usageErr(err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := c.Head(ctx); err != nil {
-		return fulgur.E(fulgur.KindOf(err), "reach "+url, "start it with `fulgur serve`, and give its key with --key", err)
+	_, err = c.Head(ctx)
+	switch err = errors.Join(err, c.Close()); fulgur.KindOf(err) {
+	case "":
+		return nil
+	case fulgur.KindDenied, fulgur.KindForbidden:
+		return fulgur.E(fulgur.KindOf(err), "reach "+url, "it does not take this key: give the one that it was started with, --key KEY", err)
+	default:
+		return fulgur.E(fulgur.KindOf(err), "reach "+url, "start the server there with `fulgur serve`, or name another with --server", err)
 	}
-	return nil
+}
+
+// serveLimits are the options of an engine's listener.
+func serveLimits(info engine.Info, model, key string) serve.Options {
+	return serve.Options{Model: model, Key: key, ContextLength: info.ContextLength, VocabSize: info.VocabSize}
 }

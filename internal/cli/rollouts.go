@@ -34,6 +34,9 @@ type record struct {
 
 func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
 	if f.server != "" {
+		if err := checkServer(c.Context(), f.server, f.key); err != nil {
+			return nil, err
+		}
 		cl, err := client.New(f.server, f.key, client.Options{RetryFor: -1})
 		if err != nil {
 			return nil, usageErr(err)

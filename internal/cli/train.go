@@ -197,7 +197,16 @@ func (a *app) check(r *runFile) error {
 // order of start and stop of everything that runs is written here.
 func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	m := startMeter()
+	defer func() {
+		if err != nil && !j.resume {
+			_ = os.Remove(string(j.dir)) // of a run that never began: an empty folder
+		}
+	}()
 	data, err := readData(j.file)
+	if err != nil {
+		return result{}, err
+	}
+	opts, err := trainerOptions(j.file, j.dir, data)
 	if err != nil {
 		return result{}, err
 	}
@@ -205,7 +214,13 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	if err != nil {
 		return result{}, err
 	}
-	if err := j.prepare(ctx, m); err != nil {
+	eng, rend, err := openPolicy(files, j.file.Model, j.threads)
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, eng.Close()) }()
+	opts.Engine, opts.Resume = eng, j.resume
+	if err := j.prepare(ctx); err != nil {
 		return result{}, err
 	}
 	log, closeLog, err := fileLogger(j.dir, j.file.Logs.Level)
@@ -213,19 +228,7 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 		return result{}, err
 	}
 	defer func() { err = errors.Join(err, closeLog()) }()
-
-	eng, rend, err := openPolicy(files, j.file.Model, j.threads)
-	if err != nil {
-		return result{}, err
-	}
-	defer func() { err = errors.Join(err, eng.Close()) }()
 	j.app.slowWarning(ctx, eng)
-	opts, err := trainerOptions(j.file, j.dir, data)
-	if err != nil {
-		return result{}, err
-	}
-	opts.Resume = j.resume
-	opts.Engine = eng
 
 	w := j.watch(eng, opts)
 	defer w.close()
@@ -242,20 +245,23 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	return out, errors.Join(err, e)
 }
 
-// prepare writes the run's folder and builds the agent.
-func (j *trainJob) prepare(ctx context.Context, m *meter) error {
-	if !j.resume {
-		err := errors.Join(
-			writeFile(j.dir.config(), j.file.Effective(), 0o644),
-			j.dir.writeJSON("origin.json", origin{Dir: j.file.Dir, Version: version(), Seed: j.file.Seed}, 0o644))
-		if err != nil {
-			return fulgur.E(fulgur.KindExhausted, "start the run", "the run's folder can't be written: check permissions and disk space, or choose another with --out", err)
+// prepare looks whether the server is there, and writes the run's folder.
+func (j *trainJob) prepare(ctx context.Context) error {
+	if j.server != "" {
+		if err := checkServer(ctx, j.server, j.key); err != nil {
+			return err
 		}
 	}
-	if j.server != "" {
-		return nil // the controller builds and starts the agent
+	if j.resume {
+		return nil
 	}
-	return j.app.buildAgent(ctx, j.file, j.dir, m)
+	err := errors.Join(
+		writeFile(j.dir.config(), j.file.Effective(), 0o644),
+		j.dir.writeJSON("origin.json", origin{Dir: j.file.Dir, Version: version(), Seed: j.file.Seed}, 0o644))
+	if err != nil {
+		return fulgur.E(fulgur.KindExhausted, "start the run", "the run's folder can't be written: check permissions and disk space, or choose another with --out", err)
+	}
+	return nil
 }
 
 // together runs everything in this process.
@@ -279,7 +285,10 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 		return trainer.Result{}, err
 	}
 	defer os.Remove(j.dir.path("server.json"))
-
+	// Not before the store is ours: another process may be running the agent.
+	if err := j.app.buildAgent(ctx, j.file, j.dir, m); err != nil {
+		return trainer.Result{}, err
+	}
 	stopAgents, err := j.app.startController(ctx, controllerJob{
 		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m, holder: soleHolder,
 	})
@@ -303,8 +312,12 @@ func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer
 	if err != nil {
 		return trainer.Result{}, usageErr(err)
 	}
+	info, err := eng.Info(ctx)
+	if err != nil {
+		return trainer.Result{}, err
+	}
 	tokenKey := newKey()
-	l, err := listen(j.file.Listen, serve.New(eng, serve.Options{Model: opts.Model, Key: tokenKey}), log)
+	l, err := listen(j.file.Listen, serve.New(eng, serveLimits(info, opts.Model, tokenKey)), log)
 	if err != nil {
 		return trainer.Result{}, err
 	}
@@ -357,7 +370,7 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 	if err != nil {
 		return nil, err
 	}
-	a.forced.add(func() { _ = runner.Close() })
+	a.forced.add(runner.Kill)
 	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())
@@ -385,6 +398,7 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 type runner interface {
 	controller.Runner
 	controller.Meter
+	Kill()
 }
 
 // newRunner makes the runner that the run file asks for.

@@ -136,6 +136,15 @@ func (b *base) shut() {
 	close(b.events)
 }
 
+// kill ends by force what runs below this process, and what executions left
+// elsewhere.
+func (b *base) kill() {
+	for _, id := range descendants(os.Getpid()) {
+		id.kill()
+	}
+	killMarked(func(m string) bool { return strings.HasPrefix(m, b.owner+"/") })
+}
+
 // mapped fills the environment map of the run, or v1's of the rollout.
 func (b *base) mapped(e controller.Execution) (map[string]string, error) {
 	if e.EnvMap != nil {

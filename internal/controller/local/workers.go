@@ -374,16 +374,8 @@ func (r *Workers) List(context.Context) ([]plan.Key, error) {
 
 // Close implements controller.Runner.
 func (r *Workers) Close() error {
-	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
+	if !r.halt() {
 		return nil
-	}
-	r.closed = true
-	r.mu.Unlock()
-	keys, _ := r.List(context.Background())
-	for _, k := range keys {
-		_ = r.Stop(context.Background(), k)
 	}
 	r.mu.Lock()
 	for w := range r.workers {
@@ -392,6 +384,26 @@ func (r *Workers) Close() error {
 	r.mu.Unlock()
 	r.shut()
 	return nil
+}
+
+// Kill ends everything by force and at once, for a process that is about to
+// exit; it may be called while Close waits.
+func (r *Workers) Kill() {
+	r.halt()
+	r.kill()
+}
+
+// halt starts nothing more and stops what runs; false: it had been called.
+func (r *Workers) halt() bool {
+	r.mu.Lock()
+	was := r.closed
+	r.closed = true
+	r.mu.Unlock()
+	keys, _ := r.List(context.Background())
+	for _, k := range keys {
+		_ = r.Stop(context.Background(), k)
+	}
+	return !was
 }
 
 // pipes is a worker's process with its ends.
