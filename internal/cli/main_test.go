@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"fulgur":   fulgurMain,
 		"exitcode": exitCodeMain,
+		"aglagent": aglAgentMain,
 	})
 }
 
@@ -58,9 +59,6 @@ func exitCodeMain() {
 
 // calcAgent is the calc example's agent, built once.
 var calcAgent = sync.OnceValues(func() (string, error) { return buildGo("agent", "../../examples/calc/agent") })
-
-// openaiAgent is its twin on OpenAI's SDK.
-var openaiAgent = sync.OnceValues(func() (string, error) { return buildGo("openai-agent", "../../examples/calc-openai-go") })
 
 // buildGo builds a program beside the fulgur of this test binary; TestMain
 // removes that folder.

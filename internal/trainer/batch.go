@@ -94,7 +94,7 @@ func datum(s fulgur.Sample, weight float64) engine.Datum {
 
 // usableBatch says, in words for people, why nothing of a step can train.
 func usableBatch(rollouts []ended) error {
-	masked := map[string]int{}
+	masked, ends := map[string]int{}, map[string]int{}
 	trained, unmasked, untrained := 0, 0, map[string]int{}
 	for i := range rollouts {
 		l := &rollouts[i].line
@@ -103,6 +103,7 @@ func usableBatch(rollouts []ended) error {
 			continue
 		}
 		unmasked++
+		ends[strings.TrimSuffix(string(l.Class)+"/"+l.Outcome, "/")]++
 		trained += l.Trained
 		for why, n := range l.Untrained {
 			untrained[why] += n
@@ -114,7 +115,7 @@ func usableBatch(rollouts []ended) error {
 			"none of the %d rollouts can be used (%s); look at one with `fulgur rollouts show %s`, mend the cause, then `fulgur resume`",
 			len(rollouts), counts(masked), rollouts[0].line.ID), nil)
 	case trained == 0:
-		detail := "the agents made no model call"
+		detail := "the agents made no model call, and ended " + counts(ends)
 		if len(untrained) > 0 {
 			detail = "calls that do not train, by reason: " + counts(untrained)
 		}
