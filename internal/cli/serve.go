@@ -148,7 +148,11 @@ func (a *app) serveRun(c *cobra.Command, f serveFlags) error {
 		return err
 	}
 	a.say("model %s (%s)", name, best)
-	a.say("try: curl %s/v1/chat/completions -H 'content-type: application/json' -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"…\"}]}'", s.URL(), name)
+	auth := ""
+	if f.key != "" {
+		auth = ` -H "authorization: Bearer $KEY"`
+	}
+	a.say("try: curl %s/v1/chat/completions%s -H 'content-type: application/json' -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"…\"}]}'", s.URL(), auth, name)
 	if err := a.announce(s.URL()); err != nil {
 		return errors.Join(err, stop())
 	}
