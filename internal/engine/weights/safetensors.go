@@ -122,6 +122,9 @@ func decodeTensor(name string, e entry, data []byte) (Tensor, error) {
 	}
 	t := Tensor{Name: name, Shape: make([]int, len(e.Shape))}
 	count := int64(1)
+	if slices.Contains(e.Shape, 0) {
+		count = 0 // before the others are multiplied: none of them is too large then
+	}
 	for i, d := range e.Shape {
 		if d < 0 || (d > 0 && count > int64(len(data))/d) {
 			return Tensor{}, invalid(op, fmt.Sprintf("tensor %q has shape %v, more than the file holds", name, e.Shape), nil)
