@@ -38,6 +38,7 @@ func documentedAgents(t *testing.T) map[string][]string {
 // TestDemoAgents trains each Go agent of the example as its run file documents
 // it (test/harness has the Python one), and has it answered for every rollout.
 func TestDemoAgents(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds the SDK")
 	}
@@ -102,6 +103,7 @@ func aglAgentMain() {
 // TestAgentLightningAgent: an agent of v1 trains unchanged, on the rewards that
 // it posts.
 func TestAgentLightningAgent(t *testing.T) {
+	t.Parallel()
 	dir := tinyDir(t, "reward: {builtin: final-answer, expected: input.answer, compare: number}", "reward: {from: agent}")
 	run(t, dir, "train", "run.yaml", "--set", "agent.command=[aglagent]", "--set", "data.test=")
 	for _, r := range rolloutsOf(t, dir, "tiny") {
@@ -131,6 +133,7 @@ func rolloutsOf(t *testing.T, dir, name string) []fulgur.Rollout {
 // TestOddAgents: whatever an agent does, the run goes on, its end says why, and
 // nothing of it is left.
 func TestOddAgents(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		script  string
 		class   fulgur.OutcomeClass

@@ -38,6 +38,7 @@ func copied(t *testing.T) []string {
 // TestThreeProcesses trains with server, controller and trainer as processes in
 // folders of their own, and kills the controller in the middle.
 func TestThreeProcesses(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes half a minute")
 	}

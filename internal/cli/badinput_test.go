@@ -20,6 +20,7 @@ import (
 const soon = 20 * time.Second
 
 func TestTakenPort(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +35,7 @@ func TestTakenPort(t *testing.T) {
 }
 
 func TestServerThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	dir := tinyDir(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,6 +60,7 @@ func TestServerThatIsNotThere(t *testing.T) {
 
 // TestBrokenModel: each way in which a model's folder can be broken is named.
 func TestBrokenModel(t *testing.T) {
+	t.Parallel()
 	files, err := fs.Sub(calc.Files, "model")
 	if err != nil {
 		t.Fatal(err)
@@ -120,6 +123,7 @@ func replace(name, from, to string) func(*testing.T, string) {
 // TestFullDisk: writing fails from some size on. It is said, and when there is
 // room again, resume goes on with what is recorded.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	for name, limit := range map[string]int{
 		"at the first checkpoint": 1_000_000, // the weights have 1.4 MB
 		"in the record":           150_000,
@@ -139,6 +143,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 func TestFolderThatCannotBeMade(t *testing.T) {
+	t.Parallel()
 	dir := tinyDir(t)
 	start(t, dir, nil, "train", "run.yaml", "--out", "run.yaml").ends(soon, exitFailed, "make the run's folder", "--out")
 	start(t, dir, nil, "demo", "--out", "run.yaml/demo").ends(soon, exitFailed, "make the demo's folder", "--out")
@@ -152,6 +157,7 @@ func TestFolderThatCannotBeMade(t *testing.T) {
 // TestRunThatIsRunning: a second process never touches a run at work, and looks
 // at its record through the first.
 func TestRunThatIsRunning(t *testing.T) {
+	t.Parallel()
 	dir := tinyDir(t, "steps: 2", "steps: 10000")
 	first := start(t, dir, nil, "train", "run.yaml")
 	first.notes("step 2/10000")
@@ -167,6 +173,7 @@ func TestRunThatIsRunning(t *testing.T) {
 // TestInterrupt: Ctrl-C once saves a checkpoint and says how to resume; nothing
 // is lost and nothing counts twice.
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	dir := tinyDir(t, "steps: 2", "steps: 10000")
 	p := start(t, dir, nil, append([]string{"train", "run.yaml"}, copied(t)...)...)
 	p.notes("step 3/10000")
@@ -195,6 +202,7 @@ while :; do "$0.child" 1000; done
 
 // TestSecondInterrupt: Ctrl-C twice ends everything now.
 func TestSecondInterrupt(t *testing.T) {
+	t.Parallel()
 	dir := tinyDir(t)
 	agent := filepath.Join(dir, "hangs")
 	if err := os.WriteFile(agent, []byte(hangs), 0o755); err != nil {

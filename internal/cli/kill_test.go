@@ -29,6 +29,7 @@ const (
 // rollout counts twice, none is lost, and with one worker the final weights are
 // the same bits as undisturbed.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	for _, c := range []killCase{
 		{name: "once, one worker", kills: 1, seed: 1, alone: true},
 		{name: "once, as many workers as there are", kills: 1, seed: 2},

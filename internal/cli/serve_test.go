@@ -49,6 +49,7 @@ const chatBody = `{"model":"MODEL","messages":[{"role":"system","content":"Use t
 // TestServeRun serves a trained model to any OpenAI client, and to fulgur try as
 // an upstream.
 func TestServeRun(t *testing.T) {
+	t.Parallel()
 	agent, err := calcAgent()
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +102,7 @@ func TestServeRun(t *testing.T) {
 // TestEngineServe serves the built-in model's tokens: token ids in, token ids
 // and log probs out.
 func TestEngineServe(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	engine := start(t, t.TempDir(), nil, "engine", "serve", "--listen", "127.0.0.1:0", "--json")
 	var at struct{ URL string }
@@ -119,6 +121,7 @@ func TestEngineServe(t *testing.T) {
 // TestServeStandsAlone: the API describes itself, and the record outlives the
 // server.
 func TestServeStandsAlone(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	args := []string{"serve", "--listen", "127.0.0.1:0", "--store", "sqlite:" + filepath.Join(dir, "x.db")}
 	server := start(t, dir, nil, args...)
