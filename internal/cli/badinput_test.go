@@ -83,6 +83,7 @@ func TestBrokenModel(t *testing.T) {
 		"a broken chat template":                  {replace("chat_template.jinja", "{%", "{{"), "template"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := tinyDir(t, "builtin:calc", "model")
 			if err := os.CopyFS(filepath.Join(dir, "model"), files); err != nil {
 				t.Fatal(err)
@@ -130,6 +131,10 @@ func TestFullDisk(t *testing.T) {
 		"at once":                 2_000,
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && limit == 150_000 {
+				t.Skip("the trainer asks the store again for ten seconds")
+			}
+			t.Parallel()
 			dir := tinyDir(t, "steps: 2", "steps: 4", "validation: {every: 0}", "checkpoints: {every: 1}\nvalidation: {every: 0}")
 			full := start(t, dir, []string{fmt.Sprintf("TEST_FILE_SIZE_LIMIT=%d", limit)}, "train", "run.yaml")
 			full.ends(time.Minute, exitFailed, "disk")
