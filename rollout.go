@@ -138,6 +138,12 @@ type OpenedAttempt struct {
 	Credential string `json:"credential"`
 }
 
+// AttemptKey names one attempt.
+type AttemptKey struct {
+	Rollout RolloutID `json:"rollout"`
+	Attempt AttemptID `json:"attempt"`
+}
+
 // AttemptReport is what a controller reports of an attempt.
 type AttemptReport struct {
 	Phase   Phase    `json:"phase"`
@@ -148,6 +154,28 @@ type AttemptReport struct {
 	// Retry, with PhaseEnded: another attempt will follow, the rollout stays
 	// running. Otherwise the rollout ends: succeeded if the class is ok, else failed.
 	Retry bool `json:"retry,omitempty"`
+	// StartedAt is when it began to run; nil: when the first report that it runs came.
+	StartedAt *time.Time `json:"started_at,omitempty"`
+}
+
+// Report is one of several reports.
+type Report struct {
+	AttemptKey
+	AttemptReport
+}
+
+// Reward is what a grader gives an attempt.
+type Reward struct {
+	AttemptKey
+	Value  float64 `json:"value"`
+	Source string  `json:"source"`
+}
+
+// Record is a rollout with the calls of its last attempt, in order of arrival,
+// as training and grading need them: without Request, Sent, Response and Tools.
+type Record struct {
+	Rollout Rollout `json:"rollout"`
+	Calls   []Call  `json:"calls"`
 }
 
 // RolloutQuery selects rollouts, in order of creation.

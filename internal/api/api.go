@@ -129,6 +129,21 @@ func WireCalls(calls []fulgur.Call) []Call {
 	return out
 }
 
+// Record is a record on the wire.
+type Record struct {
+	Rollout fulgur.Rollout `json:"rollout"`
+	Calls   []Call         `json:"calls"`
+}
+
+// WireRecords returns the wire form of records.
+func WireRecords(records []fulgur.Record) []Record {
+	out := make([]Record, len(records))
+	for i := range records {
+		out[i] = Record{records[i].Rollout, WireCalls(records[i].Calls)}
+	}
+	return out
+}
+
 // Plain returns the call.
 func (c *Call) Plain() fulgur.Call {
 	out := c.Call

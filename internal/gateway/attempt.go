@@ -150,3 +150,15 @@ func (g *Gateway) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.Att
 	}
 	return out, nil
 }
+
+// Activities is Activity for several attempts.
+func (g *Gateway) Activities(ctx context.Context, keys []fulgur.AttemptKey) ([]fulgur.Activity, error) {
+	out := make([]fulgur.Activity, len(keys))
+	for i, k := range keys {
+		var err error
+		if out[i], err = g.Activity(ctx, k.Rollout, k.Attempt); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

@@ -89,59 +89,94 @@ func rank(p fulgur.Phase) int {
 // failed. KindNotFound for an unknown attempt, KindInvalid for an end without
 // outcome.
 func (s *Store) ReportAttempt(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID, r fulgur.AttemptReport) (out fulgur.Rollout, err error) {
+	all, err := s.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: fulgur.AttemptKey{Rollout: id, Attempt: aid}, AttemptReport: r}})
+	if err != nil {
+		return out, err
+	}
+	return all[0], nil
+}
+
+// ReportAttempts is ReportAttempt for several attempts, all or none, in order;
+// it returns their rollouts.
+func (s *Store) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error) {
 	const op = "report attempt"
-	if rank(r.Phase) < 0 {
-		return out, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("phase %q is none of waiting, starting, running, grading, ended", r.Phase), nil)
+	for i := range rs {
+		r := &rs[i]
+		if rank(r.Phase) < 0 {
+			return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("phase %q is none of waiting, starting, running, grading, ended", r.Phase), nil)
+		}
+		if r.Phase == fulgur.PhaseEnded && (r.Outcome == nil || r.Outcome.Class == "") {
+			return nil, fulgur.E(fulgur.KindInvalid, op, "an attempt that ended needs an outcome with its class", nil)
+		}
 	}
-	if r.Phase == fulgur.PhaseEnded && (r.Outcome == nil || r.Outcome.Class == "") {
-		return out, fulgur.E(fulgur.KindInvalid, op, "an attempt that ended needs an outcome with its class", nil)
-	}
-	err = s.do(ctx, op, func(b *batch) error {
-		e, err := b.get(op, id)
-		if err != nil {
-			return err
-		}
-		a := e.find(aid)
-		if a == nil {
-			return unknownAttempt(op, id, aid)
-		}
-		if rank(r.Phase) <= rank(a.Phase) {
-			out = e.Rollout
-			return nil
-		}
-		e = e.clone()
-		a = e.find(aid) // not ended, so it is the last one
-		if r.Handle != "" {
-			a.Handle = r.Handle
-		}
-		if r.Runner != "" {
-			a.Runner = r.Runner
-		}
-		if r.Holder != "" {
-			a.Holder = r.Holder
-		}
-		now := b.now
-		if a.StartedAt == nil && (r.Phase == fulgur.PhaseRunning || r.Phase == fulgur.PhaseGrading) {
-			a.StartedAt = &now
-		}
-		if r.Phase == fulgur.PhaseEnded {
-			b.endAttempt(e, *r.Outcome)
-			if !r.Retry {
-				state := fulgur.Failed
-				if r.Outcome.Class == fulgur.OutcomeOK {
-					state = fulgur.Succeeded
-				}
-				b.finish(e, state, *r.Outcome)
+	out := make([]fulgur.Rollout, len(rs))
+	err := s.do(ctx, op, func(b *batch) error {
+		known := make([]*entry, len(rs))
+		for i := range rs {
+			e, err := b.get(op, rs[i].Rollout)
+			if err != nil {
+				return err
 			}
-		} else {
-			a.Phase = r.Phase
-			b.touch(e)
-			b.put(e, fulgur.ChangeAttempt, a.ID, a.Phase)
+			if e.find(rs[i].Attempt) == nil {
+				return unknownAttempt(op, rs[i].Rollout, rs[i].Attempt)
+			}
+			known[i] = e
 		}
-		out = e.Rollout
+		for i := range rs {
+			e := known[i]
+			if newer := b.byID[e.ID]; newer != nil { // an earlier item of this list
+				e = newer
+			}
+			out[i] = b.report(e, rs[i].Attempt, &rs[i].AttemptReport)
+		}
 		return nil
 	})
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// report moves an attempt of e that is there forward.
+func (b *batch) report(e *entry, aid fulgur.AttemptID, r *fulgur.AttemptReport) fulgur.Rollout {
+	if rank(r.Phase) <= rank(e.find(aid).Phase) {
+		return e.Rollout
+	}
+	e = e.clone()
+	a := e.find(aid) // not ended, so it is the last one
+	if r.Handle != "" {
+		a.Handle = r.Handle
+	}
+	if r.Runner != "" {
+		a.Runner = r.Runner
+	}
+	if r.Holder != "" {
+		a.Holder = r.Holder
+	}
+	now := b.now
+	switch {
+	case a.StartedAt != nil:
+	case r.StartedAt != nil:
+		at := fromMicros(micros(*r.StartedAt))
+		a.StartedAt = &at
+	case r.Phase == fulgur.PhaseRunning || r.Phase == fulgur.PhaseGrading:
+		a.StartedAt = &now
+	}
+	if r.Phase != fulgur.PhaseEnded {
+		a.Phase = r.Phase
+		b.touch(e)
+		b.put(e, fulgur.ChangeAttempt, a.ID, a.Phase)
+		return e.Rollout
+	}
+	b.endAttempt(e, *r.Outcome)
+	if !r.Retry {
+		state := fulgur.Failed
+		if r.Outcome.Class == fulgur.OutcomeOK {
+			state = fulgur.Succeeded
+		}
+		b.finish(e, state, *r.Outcome)
+	}
+	return e.Rollout
 }
 
 // Attempts returns a rollout's attempts, in order.
@@ -152,7 +187,7 @@ func (s *Store) Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Att
 		return nil, err
 	}
 	list := e.attempts
-	if e.State.Terminal() {
+	if e.State.Terminal() && len(list) == 0 {
 		rows, err := s.queries.tries.QueryContext(ctx, e.num)
 		if err != nil {
 			return nil, s.fail(op, err)
@@ -176,6 +211,9 @@ func unknownAttempt(op string, id fulgur.RolloutID, a fulgur.AttemptID) error {
 func (s *Store) number(ctx context.Context, op string, id fulgur.RolloutID) (num int64, err error) {
 	s.mu.RLock()
 	e := s.live.open[id]
+	if r := s.live.recent.byID[id]; e == nil && r != nil {
+		e = r.e
+	}
 	s.mu.RUnlock()
 	if e != nil {
 		return e.num, nil

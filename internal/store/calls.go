@@ -1,11 +1,9 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -52,6 +50,9 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 // attempt, then by index.
 func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID) ([]fulgur.Call, error) {
 	const op = "list calls"
+	if s.noCalls(id, aid) {
+		return nil, nil
+	}
 	num, err := s.number(ctx, op, id)
 	if err != nil {
 		return nil, err
@@ -77,9 +78,50 @@ func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.Attem
 	if err := rows.Err(); err != nil {
 		return nil, s.fail(op, err)
 	}
-	slices.SortStableFunc(out, func(a, b fulgur.Call) int {
-		return cmp.Or(cmp.Compare(len(a.Attempt), len(b.Attempt)), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.Index, b.Index))
-	})
+	inOrder(out)
+	return out, nil
+}
+
+// noCalls says whether an attempt surely has no call on record: so it is at
+// each attempt's first call, for which the gateway asks.
+func (s *Store) noCalls(id fulgur.RolloutID, aid fulgur.AttemptID) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.live.recent.byID[id]
+	return r != nil && r.none(aid)
+}
+
+// Records returns rollouts with the calls of their last attempts, in the order
+// of ids. The calls are shared: they are not to be changed. KindNotFound if one
+// of the rollouts is unknown.
+func (s *Store) Records(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.Record, error) {
+	out := make([]fulgur.Record, len(ids))
+	missing := make([]int, 0, len(ids))
+	s.mu.RLock()
+	for i, id := range ids {
+		if r := s.live.recent.byID[id]; r != nil {
+			out[i] = fulgur.Record{Rollout: r.e.Rollout, Calls: r.last()}
+		} else {
+			missing = append(missing, i)
+		}
+	}
+	s.mu.RUnlock()
+	for _, i := range missing {
+		var err error
+		if out[i].Rollout, err = s.Rollout(ctx, ids[i]); err != nil {
+			return nil, err
+		}
+		last := out[i].Rollout.LastAttempt
+		if last == "" {
+			continue
+		}
+		if out[i].Calls, err = s.Calls(ctx, ids[i], last); err != nil {
+			return nil, err
+		}
+		for j := range out[i].Calls {
+			out[i].Calls[j] = slimmed(out[i].Calls[j])
+		}
+	}
 	return out, nil
 }
 

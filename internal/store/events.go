@@ -78,40 +78,65 @@ func agentReward(e *entry, ev fulgur.Event) (float64, string) {
 // rollout's reward; if it is of another attempt than the last, it is kept as
 // unused. The same value from the same source again changes nothing.
 func (s *Store) SetReward(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID, value float64, source string) error {
+	return s.SetRewards(ctx, []fulgur.Reward{{AttemptKey: fulgur.AttemptKey{Rollout: id, Attempt: aid}, Value: value, Source: source}})
+}
+
+// SetRewards is SetReward for several attempts, all or none, in order.
+func (s *Store) SetRewards(ctx context.Context, rs []fulgur.Reward) error {
 	const op = "set reward"
-	if math.IsNaN(value) || math.IsInf(value, 0) {
-		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the reward %v is not finite", value), nil)
-	}
-	data, err := json.Marshal(struct {
-		Value  float64 `json:"value"`
-		Source string  `json:"source"`
-	}{value, source})
-	if err != nil {
-		return fulgur.E(fulgur.KindInvalid, op, "", err)
+	data := make([][]byte, len(rs))
+	for i, r := range rs {
+		if math.IsNaN(r.Value) || math.IsInf(r.Value, 0) {
+			return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the reward %v is not finite", r.Value), nil)
+		}
+		var err error
+		data[i], err = json.Marshal(struct {
+			Value  float64 `json:"value"`
+			Source string  `json:"source"`
+		}{r.Value, r.Source})
+		if err != nil {
+			return fulgur.E(fulgur.KindInvalid, op, "", err)
+		}
 	}
 	return s.do(ctx, op, func(b *batch) error {
-		e, err := b.get(op, id)
-		if err != nil {
-			return err
+		known := make([]*entry, len(rs))
+		for i, r := range rs {
+			e, err := b.get(op, r.Rollout)
+			if err != nil {
+				return err
+			}
+			if len(e.attempts) > 0 && e.find(r.Attempt) == nil {
+				return unknownAttempt(op, r.Rollout, r.Attempt)
+			}
+			known[i] = e
 		}
-		if len(e.attempts) > 0 && e.find(aid) == nil {
-			return unknownAttempt(op, id, aid)
+		for i := range rs {
+			e := known[i]
+			if newer := b.byID[e.ID]; newer != nil { // an earlier item of this list
+				e = newer
+			}
+			b.reward(e, &rs[i], data[i])
 		}
-		by := string(aid) + " " + source
-		if e.Reward != nil && *e.Reward == value && e.rewardBy == by {
-			return nil
-		}
-		row := &eventRow{num: e.num, Event: fulgur.Event{Seq: b.next(), Rollout: id, Attempt: aid, Type: fulgur.EventReward, Data: data, At: b.now}}
-		b.events = append(b.events, row)
-		if aid != e.LastAttempt && len(e.attempts) > 0 {
-			row.Unused = "not of the last attempt"
-			return nil
-		}
-		e = e.clone()
-		e.Reward, e.rewardBy = &value, by
-		b.put(e, fulgur.ChangeRollout, e.LastAttempt, "")
 		return nil
 	})
+}
+
+// reward gives e a reward whose attempt is there, if e has any.
+func (b *batch) reward(e *entry, r *fulgur.Reward, data []byte) {
+	by := string(r.Attempt) + " " + r.Source
+	if e.Reward != nil && *e.Reward == r.Value && e.rewardBy == by {
+		return
+	}
+	row := &eventRow{num: e.num, Event: fulgur.Event{Seq: b.next(), Rollout: e.ID, Attempt: r.Attempt, Type: fulgur.EventReward, Data: data, At: b.now}}
+	b.events = append(b.events, row)
+	if r.Attempt != e.LastAttempt && len(e.attempts) > 0 {
+		row.Unused = "not of the last attempt"
+		return
+	}
+	e = e.clone()
+	value := r.Value
+	e.Reward, e.rewardBy = &value, by
+	b.put(e, fulgur.ChangeRollout, e.LastAttempt, "")
 }
 
 // Events returns the events of an attempt ("": of all) in order of arrival.

@@ -99,10 +99,13 @@ func (s *Store) Rollout(ctx context.Context, id fulgur.RolloutID) (fulgur.Rollou
 	return e.Rollout, nil
 }
 
-// entry returns a rollout as it is committed; attempts are set for one that has not ended.
+// entry returns a rollout as it is committed; attempts are set for one that has not ended, or is recent.
 func (s *Store) entry(ctx context.Context, op string, id fulgur.RolloutID) (*entry, error) {
 	s.mu.RLock()
 	e := s.live.open[id]
+	if r := s.live.recent.byID[id]; e == nil && r != nil {
+		e = r.e
+	}
 	s.mu.RUnlock()
 	if e != nil {
 		return e, nil

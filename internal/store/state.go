@@ -80,6 +80,7 @@ type live struct {
 	ring      []fulgur.Change // ascending; older ones are read from the rows
 	from      fulgur.Seq      // all changes behind this one are in ring
 	wake      chan struct{}   // closed at the next change
+	recent    *recents
 }
 
 // maxRing bounds the changes held in memory.
@@ -93,6 +94,7 @@ func newLive() *live {
 		endpoints: map[fulgur.RunID][]fulgur.Endpoint{},
 		leases:    map[leaseKey]fulgur.Lease{},
 		wake:      make(chan struct{}),
+		recent:    newRecents(maxRecent),
 	}
 }
 
@@ -123,6 +125,7 @@ func (l *live) publish(b *batch) {
 			l.creds[sum] = o
 		}
 	}
+	l.recent.publish(b, l.num)
 	l.compact()
 	for k, v := range b.runs {
 		l.runs[k] = v
@@ -245,6 +248,9 @@ func (b *batch) get(op string, id fulgur.RolloutID) (*entry, error) {
 	}
 	if e := b.s.live.open[id]; e != nil {
 		return e, nil
+	}
+	if r := b.s.live.recent.byID[id]; r != nil {
+		return r.e, nil
 	}
 	e, err := b.s.sql.load(id)
 	if err != nil {

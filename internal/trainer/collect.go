@@ -85,56 +85,139 @@ func (t *trainer) collect(ctx context.Context, step int64, asks []ask) ([]ended,
 	if err != nil {
 		return nil, err
 	}
-	out := make([]ended, len(asks))
-	pending := make(map[fulgur.RolloutID]int, len(asks))
-	done := 0
-	finish := func(i int, r fulgur.Rollout) error {
-		e, err := t.finish(ctx, step, asks[i], r)
-		if err != nil {
-			return err
-		}
-		out[i] = e
-		done++
-		t.o.Observer(Progress{Part: strings.TrimSuffix(asks[i].key.Part, greedySuffix), Step: step, Done: done, Total: len(asks)})
-		return nil
-	}
+	c := &collecting{step: step, asks: asks, out: make([]ended, len(asks)), pending: make(map[fulgur.RolloutID]int, len(asks))}
 	for i, r := range rollouts {
-		if !r.State.Terminal() {
-			pending[r.ID] = i
+		c.pending[r.ID] = i
+		if r.State.Terminal() {
+			c.over = append(c.over, r.ID)
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return c.out, t.await(ctx, c, t.watch(ctx, seq))
+}
+
+const (
+	// atOnce is how many ended rollouts are read and graded in one go: a request
+	// for each costs more than the reading. They wait for one another while
+	// others still run, for readWithin at most.
+	atOnce     = 32
+	readWithin = 250 * time.Millisecond
+)
+
+// collecting is a collect under way.
+type collecting struct {
+	step    int64
+	asks    []ask
+	out     []ended
+	pending map[fulgur.RolloutID]int // index of what has not been read
+	over    []fulgur.RolloutID       // of these, what has ended
+	done    int
+}
+
+// heard notes what has ended.
+func (c *collecting) heard(changes []fulgur.Change) {
+	for _, ch := range changes {
+		if _, ok := c.pending[ch.Rollout]; ok && ch.State.Terminal() && !slices.Contains(c.over, ch.Rollout) {
+			c.over = append(c.over, ch.Rollout)
+		}
+	}
+}
+
+// await reads and grades until nothing is pending.
+func (t *trainer) await(ctx context.Context, c *collecting, watch <-chan heard) error {
+	due := time.NewTimer(readWithin)
+	defer due.Stop()
+	late := true
+	for len(c.pending) > 0 {
+		if n := len(c.over); n > 0 && (late || n >= atOnce || n == len(c.pending)) {
+			if err := t.read(ctx, c); err != nil {
+				return err
+			}
+			due.Reset(readWithin)
+			late = false
 			continue
 		}
-		if err := finish(i, r); err != nil {
-			return nil, err
+		select {
+		case h := <-watch:
+			if h.err != nil {
+				return h.err
+			}
+			if h.changes == nil {
+				t.warn(c.step, "waiting", "nothing has happened for %s; %d rollouts of step %d have not ended. Does a controller run, and do the agents reach the gateway?", t.o.Patience, len(c.pending), c.step)
+			}
+			c.heard(h.changes)
+		case <-due.C:
+			late = true
+		case <-ctx.Done():
+		}
+		if err := ctx.Err(); err != nil {
+			return fulgur.E(fulgur.KindCanceled, "train", "stopped", err)
 		}
 	}
-	for len(pending) > 0 {
-		changes, err := t.changes(ctx, seq)
-		if err != nil {
-			return nil, err
+	if err := ctx.Err(); err != nil { // asked to stop while the last were read
+		return fulgur.E(fulgur.KindCanceled, "train", "stopped", err)
+	}
+	return nil
+}
+
+// read takes what has ended in, and gives it its rewards.
+func (t *trainer) read(ctx context.Context, c *collecting) error {
+	ids := c.over[:min(len(c.over), atOnce)]
+	records, err := again(ctx, func() ([]fulgur.Record, error) { return t.o.Store.Records(ctx, ids) })
+	if err != nil {
+		return err
+	}
+	var rewards []fulgur.Reward
+	for k, id := range ids {
+		i := c.pending[id]
+		e, reward := t.finish(c.step, c.asks[i], records[k].Rollout, records[k].Calls)
+		if reward != nil {
+			rewards = append(rewards, *reward)
 		}
-		if changes == nil {
-			t.warn(step, "waiting", "nothing has happened for %s; %d rollouts of step %d have not ended. Does a controller run, and do the agents reach the gateway?", t.o.Patience, len(pending), step)
+		c.out[i] = e
+	}
+	if len(rewards) > 0 {
+		if _, err := again(ctx, func() (struct{}, error) { return struct{}{}, t.o.Store.SetRewards(ctx, rewards) }); err != nil {
+			return err
 		}
-		for _, c := range changes {
-			seq = max(seq, c.Seq)
-			i, ok := pending[c.Rollout]
-			if !ok || !c.State.Terminal() {
-				continue
+	}
+	for _, id := range ids {
+		i := c.pending[id]
+		delete(c.pending, id)
+		c.done++
+		t.o.Observer(Progress{Part: strings.TrimSuffix(c.asks[i].key.Part, greedySuffix), Step: c.step, Done: c.done, Total: len(c.asks)})
+	}
+	c.over = c.over[len(ids):]
+	return nil
+}
+
+// heard is what the watch brought: changes, or nil if there was none for a long time.
+type heard struct {
+	changes []fulgur.Change
+	err     error
+}
+
+// watch reads changes until ctx ends or the watch fails.
+func (t *trainer) watch(ctx context.Context, after fulgur.Seq) <-chan heard {
+	out := make(chan heard)
+	go func() {
+		for {
+			changes, err := t.changes(ctx, after)
+			select {
+			case out <- heard{changes, err}:
+			case <-ctx.Done():
+				return
 			}
-			r, err := again(ctx, func() (fulgur.Rollout, error) { return t.o.Store.Rollout(ctx, c.Rollout) })
 			if err != nil {
-				return nil, err
+				return
 			}
-			if !r.State.Terminal() {
-				continue
-			}
-			delete(pending, c.Rollout)
-			if err := finish(i, r); err != nil {
-				return nil, err
+			for _, c := range changes {
+				after = max(after, c.Seq)
 			}
 		}
-	}
-	return out, nil
+	}()
+	return out
 }
 
 // changes waits for the next changes; nil if there is none for a long time.
@@ -151,12 +234,9 @@ func (t *trainer) changes(ctx context.Context, after fulgur.Seq) ([]fulgur.Chang
 }
 
 // finish grades an ended rollout and builds its samples.
-func (t *trainer) finish(ctx context.Context, step int64, a ask, r fulgur.Rollout) (ended, error) {
+// The reward is nil if the record has it, or there is none.
+func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Call) (ended, *fulgur.Reward) {
 	e := ended{ask: a}
-	calls, err := t.calls(ctx, r)
-	if err != nil {
-		return e, err
-	}
 	e.line = RolloutLine{Step: step, Part: a.key.Part, ID: r.ID, Group: r.Group, Row: a.row.Index,
 		Class: fulgur.OutcomeOK, Calls: len(calls), Version: t.state.Version, Seconds: r.UpdatedAt.Sub(r.CreatedAt).Seconds()}
 	if r.Outcome != nil {
@@ -164,9 +244,7 @@ func (t *trainer) finish(ctx context.Context, step int64, a ask, r fulgur.Rollou
 	} else if r.State == fulgur.Failed {
 		e.line.Class, e.line.Outcome = fulgur.OutcomeAgent, "failed"
 	}
-	if err := t.grade(ctx, &e.line, r, calls); err != nil {
-		return e, err
-	}
+	reward := t.grade(&e.line, r, calls)
 	for i := range calls {
 		e.line.Sampled += len(calls[i].SampledIDs)
 	}
@@ -182,18 +260,12 @@ func (t *trainer) finish(ctx context.Context, step int64, a ask, r fulgur.Rollou
 			}
 		}
 	}
-	return e, nil
+	return e, reward
 }
 
-func (t *trainer) calls(ctx context.Context, r fulgur.Rollout) ([]fulgur.Call, error) {
-	if r.LastAttempt == "" {
-		return nil, nil
-	}
-	return again(ctx, func() ([]fulgur.Call, error) { return t.o.Store.Calls(ctx, r.ID, r.LastAttempt) })
-}
-
-// grade sets the line's reward, or why the rollout is masked.
-func (t *trainer) grade(ctx context.Context, line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call) error {
+// grade sets the line's reward, or why the rollout is masked, and returns what
+// is to be put on record.
+func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call) *fulgur.Reward {
 	switch {
 	case line.Class == fulgur.OutcomeInfrastructure:
 		line.Masked = maskInfrastructure
@@ -225,10 +297,7 @@ func (t *trainer) grade(ctx context.Context, line *RolloutLine, r fulgur.Rollout
 	if t.o.Grader == nil && r.Reward != nil || r.Reward != nil && *r.Reward == *line.Reward || r.LastAttempt == "" {
 		return nil
 	}
-	_, err := again(ctx, func() (struct{}, error) {
-		return struct{}{}, t.o.Store.SetReward(ctx, r.ID, r.LastAttempt, *line.Reward, "grader")
-	})
-	return err
+	return &fulgur.Reward{AttemptKey: fulgur.AttemptKey{Rollout: r.ID, Attempt: r.LastAttempt}, Value: *line.Reward, Source: "grader"}
 }
 
 // adopt looks for rollouts that an earlier process of this run asked for behind
@@ -270,11 +339,11 @@ func (t *trainer) usable(ctx context.Context, r fulgur.Rollout) (bool, error) {
 	if !r.State.Terminal() || r.LastAttempt != "0" || r.Outcome == nil || r.Outcome.Class == fulgur.OutcomeInfrastructure {
 		return false, nil
 	}
-	calls, err := t.calls(ctx, r)
+	records, err := again(ctx, func() ([]fulgur.Record, error) { return t.o.Store.Records(ctx, []fulgur.RolloutID{r.ID}) })
 	if err != nil {
 		return false, err
 	}
-	disturbed := slices.ContainsFunc(calls, func(c fulgur.Call) bool {
+	disturbed := slices.ContainsFunc(records[0].Calls, func(c fulgur.Call) bool {
 		return c.Error != "" || len(c.SampledIDs) > 0 && c.Version() != t.state.Version
 	})
 	return !disturbed, nil

@@ -37,10 +37,10 @@ type (
 		Rollout(ctx context.Context, id fulgur.RolloutID) (fulgur.Rollout, error)
 		EndRollout(ctx context.Context, id fulgur.RolloutID, o fulgur.Outcome) (fulgur.Rollout, error)
 	}
-	// Records reads what was recorded and keeps the reward.
+	// Records reads what was recorded and keeps the rewards.
 	Records interface {
-		Calls(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Call, error)
-		SetReward(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, value float64, source string) error
+		Records(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.Record, error)
+		SetRewards(ctx context.Context, rs []fulgur.Reward) error
 	}
 	// Watch tells what changed.
 	Watch interface {

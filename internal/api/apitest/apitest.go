@@ -27,6 +27,9 @@ type API interface {
 	Terminal(ctx context.Context, after, limit int) (fulgur.TerminalPage, error)
 	EndRollout(ctx context.Context, id fulgur.RolloutID, o fulgur.Outcome) (fulgur.Rollout, error)
 	SetReward(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, value float64, source string) error
+	SetRewards(ctx context.Context, rs []fulgur.Reward) error
+	ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error)
+	Records(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.Record, error)
 	OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
 	ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
 	Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
@@ -63,6 +66,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		"an ended rollout stays as it ended (ST-06)":                  testEnd,
 		"rewards: graded, from agents, late, repeated (ST-05)":        testRewards,
 		"calls come back as they were recorded (ST-01)":               testCalls,
+		"several reports, rewards and records in one":                 testSeveral,
 		"events come back in order, as the bytes that came (ST-02)":   testEvents,
 		"the completion log is read by cursor":                        testTerminal,
 		"a watch wakes at once and misses nothing":                    testWatch,

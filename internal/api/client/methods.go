@@ -5,6 +5,7 @@ import (
 	crand "crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -124,6 +125,50 @@ func (c *Client) SetReward(ctx context.Context, id fulgur.RolloutID, a fulgur.At
 	return c.do(ctx, request{op: "set reward", method: "POST", path: escape("/rollouts", id) + "/reward", body: api.RewardBody{Attempt: a, Value: value, Source: source}}, nil)
 }
 
+func (c *Client) SetRewards(ctx context.Context, rs []fulgur.Reward) error {
+	if rs == nil {
+		rs = []fulgur.Reward{}
+	}
+	for i := range rs { // or it could not be encoded
+		if v := rs[i].Value; math.IsNaN(v) || math.IsInf(v, 0) {
+			return fulgur.E(fulgur.KindInvalid, "set reward", fmt.Sprintf("the reward %v is not finite", v), nil)
+		}
+	}
+	return c.do(ctx, request{op: "set reward", method: "POST", path: "/rewards", body: rs}, nil)
+}
+
+func (c *Client) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error) {
+	if rs == nil {
+		rs = []fulgur.Report{}
+	}
+	return send[[]fulgur.Rollout](ctx, c, "report attempt", "POST", "/reports", rs)
+}
+
+// perRequest is how many records one request asks for: its ids are in its address.
+const perRequest = 100
+
+func (c *Client) Records(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.Record, error) {
+	out := make([]fulgur.Record, 0, len(ids))
+	for some := range slices.Chunk(ids, perRequest) {
+		query := url.Values{}
+		for _, id := range some {
+			query.Add("id", string(id))
+		}
+		wire, err := get[[]api.Record](ctx, c, "get records", "/records", query)
+		if err != nil {
+			return nil, err
+		}
+		for i := range wire {
+			r := fulgur.Record{Rollout: wire[i].Rollout}
+			for j := range wire[i].Calls {
+				r.Calls = append(r.Calls, wire[i].Calls[j].Plain())
+			}
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
 func (c *Client) OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error) {
 	return send[fulgur.OpenedAttempt](ctx, c, "open attempt", "POST", escape("/rollouts", id)+"/attempts", nil)
 }
@@ -192,4 +237,12 @@ func (c *Client) PauseState(ctx context.Context, run fulgur.RunID) (fulgur.Pause
 // Activity does what the gateway's Activity does.
 func (c *Client) Activity(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) (fulgur.Activity, error) {
 	return get[fulgur.Activity](ctx, c, "get activity", escape(escape("/rollouts", id)+"/attempts", a)+"/activity", nil)
+}
+
+// Activities does what the gateway's Activities does.
+func (c *Client) Activities(ctx context.Context, keys []fulgur.AttemptKey) ([]fulgur.Activity, error) {
+	if keys == nil {
+		keys = []fulgur.AttemptKey{}
+	}
+	return send[[]fulgur.Activity](ctx, c, "get activities", "POST", "/activities", keys)
 }

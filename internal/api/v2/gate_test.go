@@ -48,6 +48,9 @@ func TestPausesGoThroughTheClient(t *testing.T) {
 	if p, err := c.PauseState(ctx, "default"); err != nil || p.Held != 3 {
 		t.Error(p, err)
 	}
+	if as, err := c.Activities(ctx, []fulgur.AttemptKey{{Rollout: "r", Attempt: "0"}, {Rollout: "r", Attempt: "1"}}); err != nil || len(as) != 2 || as[1].Calls != 4 {
+		t.Error(as, err)
+	}
 	if a, err := c.Activity(ctx, "r", "0"); err != nil || a.Calls != 4 || a.Held != time.Second {
 		t.Error(a, err)
 	}

@@ -141,6 +141,9 @@ func (s *server) rolloutRoutes() {
 	}) (none, error) {
 		return none{}, s.Store.SetReward(ctx, in.ID, in.Body.Attempt, in.Body.Value, in.Body.Source)
 	})
+	register(s, op("POST", "/rewards", "Set the rewards of several attempts, all or none"), func(ctx context.Context, in *body[[]fulgur.Reward]) (none, error) {
+		return none{}, s.Store.SetRewards(ctx, in.Body)
+	})
 	register(s, op("GET", "/terminal", "Read the completion log of the run default, v1's cursor"), func(ctx context.Context, in *struct {
 		After int `query:"after"`
 		Limit int `query:"limit" default:"1000"`
@@ -169,6 +172,12 @@ func (s *server) attemptRoutes() {
 	})
 	register(s, op("GET", "/rollouts/{id}/attempts/{attempt}/activity", "Get what the attempt's model calls do"), func(ctx context.Context, in *AttemptIn) (fulgur.Activity, error) {
 		return s.Gate.Activity(ctx, in.ID, in.Attempt)
+	})
+	register(s, op("POST", "/reports", "Report the phases of several attempts, all or none; answers their rollouts"), func(ctx context.Context, in *body[[]fulgur.Report]) ([]fulgur.Rollout, error) {
+		return list(s.Store.ReportAttempts(ctx, in.Body))
+	})
+	register(s, op("POST", "/activities", "Get what the model calls of several attempts do"), func(ctx context.Context, in *body[[]fulgur.AttemptKey]) ([]fulgur.Activity, error) {
+		return list(s.Gate.Activities(ctx, in.Body))
 	})
 	o := op("POST", "/rollouts/{id}/attempts/{attempt}/events", "Append an event; the attempt's own credential will do", status(http.StatusCreated))
 	o.MaxBodyBytes = s.MaxBody
@@ -213,6 +222,17 @@ func (s *server) recordRoutes() {
 		calls, err := s.Store.Calls(ctx, in.ID, in.Attempt)
 		return raw(api.WireCalls(calls), err)
 	})
+	record := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[fulgur.Record](), true, "Record")
+	huma.Register(s.api, op("GET", "/records", "Get rollouts with the calls of their last attempts, without bodies and tools, in the order of the ids", answers(&huma.Schema{Type: huma.TypeArray, Items: record})),
+		func(ctx context.Context, in *struct {
+			ID []fulgur.RolloutID `query:"id,explode" maxItems:"1000"`
+		}) (*rawJSON, error) {
+			if err := allow(ctx); err != nil {
+				return nil, api.ProblemOf(err)
+			}
+			records, err := s.Store.Records(ctx, in.ID)
+			return raw(api.WireRecords(records), err)
+		})
 	huma.Register(s.api, op("GET", "/calls/{call}", "Get a call", answers(one)), func(ctx context.Context, in *struct {
 		Call fulgur.CallID `path:"call"`
 	}) (*rawJSON, error) {

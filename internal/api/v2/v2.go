@@ -39,9 +39,12 @@ type (
 		OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
 		ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
 		Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
+		SetRewards(ctx context.Context, rs []fulgur.Reward) error
+		ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error)
 	}
 	// Records keeps calls and events, and tells what changed.
 	Records interface {
+		Records(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.Record, error)
 		Calls(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Call, error)
 		Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error)
 		AppendEvent(ctx context.Context, ev fulgur.Event) (fulgur.Event, error)
@@ -66,6 +69,7 @@ type (
 		ResumeCalls(ctx context.Context, run fulgur.RunID, owner string) (fulgur.Pause, error)
 		PauseState(ctx context.Context, run fulgur.RunID) (fulgur.Pause, error)
 		Activity(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) (fulgur.Activity, error)
+		Activities(ctx context.Context, keys []fulgur.AttemptKey) ([]fulgur.Activity, error)
 	}
 )
 
@@ -257,6 +261,10 @@ func (g noGate) ResumeCalls(context.Context, fulgur.RunID, string) (fulgur.Pause
 
 func (g noGate) PauseState(context.Context, fulgur.RunID) (fulgur.Pause, error) {
 	return fulgur.Pause{}, g.err("get pause")
+}
+
+func (g noGate) Activities(context.Context, []fulgur.AttemptKey) ([]fulgur.Activity, error) {
+	return nil, g.err("get activities")
 }
 
 func (g noGate) Activity(context.Context, fulgur.RolloutID, fulgur.AttemptID) (fulgur.Activity, error) {

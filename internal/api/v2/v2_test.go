@@ -225,6 +225,14 @@ func (g *gate) PauseState(_ context.Context, run fulgur.RunID) (fulgur.Pause, er
 	return fulgur.Pause{Run: run, Held: 3}, nil
 }
 
+func (g *gate) Activities(ctx context.Context, keys []fulgur.AttemptKey) ([]fulgur.Activity, error) {
+	out := make([]fulgur.Activity, len(keys))
+	for i, k := range keys {
+		out[i], _ = g.Activity(ctx, k.Rollout, k.Attempt)
+	}
+	return out, nil
+}
+
 func (g *gate) Activity(context.Context, fulgur.RolloutID, fulgur.AttemptID) (fulgur.Activity, error) {
 	return fulgur.Activity{Calls: 4, Held: time.Second}, nil
 }

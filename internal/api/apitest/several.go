@@ -1,0 +1,76 @@
+package apitest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// testSeveral reports, grades and reads several rollouts at a time, as trainer
+// and controller do.
+func testSeveral(t *testing.T, s Subject) {
+	ctx := t.Context()
+	create(t, s, "a", "b", "c")
+	key := func(id fulgur.RolloutID, a fulgur.AttemptID) fulgur.AttemptKey {
+		return fulgur.AttemptKey{Rollout: id, Attempt: a}
+	}
+	for _, id := range []fulgur.RolloutID{"a", "b"} {
+		must(s.API.OpenAttempt(ctx, id))(t)
+		must(s.API.ReportAttempt(ctx, id, "0", lost))(t)
+		must(s.API.OpenAttempt(ctx, id))(t)
+	}
+	full := FullCall("b.1.0", "b", "1", 0)
+	for _, c := range []fulgur.Call{FullCall("b.0.0", "b", "0", 0), FullCall("b.1.1", "b", "1", 1), full} {
+		noError(t, s.Store.AppendCall(ctx, &c))
+		if c.ID == full.ID {
+			full.Seq = c.Seq
+		}
+	}
+	started := time.UnixMicro(1700000000123456).UTC()
+	first := okay
+	first.StartedAt, first.Handle = &started, "h"
+
+	// All or none.
+	_, err := s.API.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: key("a", "1"), AttemptReport: first}, {AttemptKey: key("b", "7"), AttemptReport: okay}})
+	wantKind(t, err, fulgur.KindNotFound)
+	_, err = s.API.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: key("a", "1"), AttemptReport: first}, {AttemptKey: key("b", "1"), AttemptReport: fulgur.AttemptReport{Phase: "x"}}})
+	wantKind(t, err, fulgur.KindInvalid)
+	equal(t, "a, after two that were refused", must(s.API.Rollout(ctx, "a"))(t).State, fulgur.Running)
+
+	got := must(s.API.ReportAttempts(ctx, []fulgur.Report{
+		{AttemptKey: key("a", "1"), AttemptReport: first},
+		{AttemptKey: key("b", "1"), AttemptReport: fulgur.AttemptReport{Phase: fulgur.PhaseRunning}},
+		{AttemptKey: key("b", "1"), AttemptReport: okay},
+		{AttemptKey: key("a", "1"), AttemptReport: lost}, // the first outcome stays
+	}))(t)
+	for i, want := range []fulgur.RolloutState{fulgur.Succeeded, fulgur.Running, fulgur.Succeeded, fulgur.Succeeded} {
+		equal(t, "states", got[i].State, want)
+	}
+	a := must(s.API.Attempts(ctx, "a"))(t)[1]
+	if a.Handle != "h" || a.StartedAt == nil || !a.StartedAt.Equal(started) {
+		t.Errorf("attempt %+v", a)
+	}
+
+	wantKind(t, s.API.SetRewards(ctx, []fulgur.Reward{{AttemptKey: key("a", "1"), Value: 1, Source: "g"}, {AttemptKey: key("b", "9"), Value: 1, Source: "g"}}), fulgur.KindNotFound)
+	if must(s.API.Rollout(ctx, "a"))(t).Reward != nil {
+		t.Error("a reward was set in part")
+	}
+	noError(t, s.API.SetRewards(ctx, []fulgur.Reward{{AttemptKey: key("a", "1"), Value: 1, Source: "g"}, {AttemptKey: key("b", "1"), Value: 0.5, Source: "g"}}))
+
+	records := must(s.API.Records(ctx, []fulgur.RolloutID{"b", "c", "a"}))(t)
+	equal(t, "b", records[0].Rollout, must(s.API.Rollout(ctx, "b"))(t))
+	equal(t, "b's reward", *records[0].Rollout.Reward, 0.5)
+	full.Request, full.Sent, full.Response, full.Tools = nil, nil, nil, nil
+	equal(t, "calls of b's last attempt", len(records[0].Calls), 2)
+	equal(t, "the first", records[0].Calls[0], full)
+	equal(t, "c, never started", len(records[1].Calls), 0)
+	equal(t, "the third", records[2].Rollout.ID, fulgur.RolloutID("a"))
+	_, err = s.API.Records(ctx, []fulgur.RolloutID{"a", "nobody"})
+	wantKind(t, err, fulgur.KindNotFound)
+
+	// Nothing at all is nothing.
+	equal(t, "no records", len(must(s.API.Records(ctx, nil))(t)), 0)
+	equal(t, "no reports", len(must(s.API.ReportAttempts(ctx, nil))(t)), 0)
+	noError(t, s.API.SetRewards(ctx, nil))
+}
