@@ -91,4 +91,8 @@ type Activity struct {
 	InFlight int           `json:"in_flight"`
 	LastEnd  time.Time     `json:"last_end"` // zero: no call has ended yet
 	Held     time.Duration `json:"held"`     // time that calls were held on pause
+	// Upstream says how the model server, or the gateway itself, failed the last
+	// call that ended (answered with 5xx); "": it did not. A client that left or was
+	// refused (4xx) is no failure of theirs.
+	Upstream string `json:"upstream,omitempty"`
 }

@@ -164,13 +164,15 @@ type model struct {
 	acts   map[plan.Key]*fulgur.Activity
 	status int
 	held   time.Duration // added to what every attempt reports
+
+	forgets bool // as a gateway that was restarted
 }
 
 func (m *model) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.AttemptID) (fulgur.Activity, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := fulgur.Activity{}
-	if p := m.acts[plan.Key{Rollout: id, Attempt: at}]; p != nil {
+	if p := m.acts[plan.Key{Rollout: id, Attempt: at}]; p != nil && !m.forgets {
 		a = *p
 	}
 	a.Held += m.held
@@ -194,6 +196,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		Index: a.Calls, Mode: fulgur.Mode(part[7]), Model: "m", HTTPStatus: m.status, Fate: fulgur.FateDelivered, StartedAt: time.Now()}
 	if m.status != http.StatusOK {
 		c.Error = "connection refused"
+		a.Upstream = c.Error
 	}
 	a.Calls++
 	a.LastEnd = time.Now()
@@ -358,16 +361,20 @@ func TestHeldCallsStopTheClocks(t *testing.T) {
 }
 
 func TestUpstreamThatIsDownGivesNewAttempts(t *testing.T) {
-	h := open(t)
-	h.model.status = http.StatusBadGateway
-	h.start(setup{limits: plan.Limits{Retries: 2}})
-	id := h.create(nil, "call")[0]
-	o := h.ended(id).Outcome
-	if o.Class != fulgur.OutcomeInfrastructure || o.Reason != "upstream" || !strings.Contains(o.Message, "no retry is left") {
-		t.Errorf("outcome %+v", *o)
-	}
-	if a := h.attempts(id); len(a) != 3 {
-		t.Errorf("%d attempts, want 3", len(a))
+	for _, forgets := range []bool{false, true} {
+		h := open(t)
+		h.model.status, h.model.forgets = http.StatusBadGateway, forgets
+		h.start(setup{limits: plan.Limits{Retries: 2}})
+		// The second one swallows it and exits with 0.
+		for _, id := range h.create(nil, "call", "try") {
+			o := h.ended(id).Outcome
+			if o.Class != fulgur.OutcomeInfrastructure || o.Reason != "upstream" || !strings.Contains(o.Message, "no retry is left") {
+				t.Errorf("outcome %+v", *o)
+			}
+			if a := h.attempts(id); len(a) != 3 {
+				t.Errorf("%d attempts, want 3", len(a))
+			}
+		}
 	}
 }
 

@@ -208,7 +208,7 @@ func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end
 		f.Exit.Tail = strings.ReplaceAll(f.Exit.Tail, secret, "[credential]")
 		f.Exit.Message = strings.ReplaceAll(f.Exit.Message, secret, "[credential]")
 	}
-	f.Calls, f.Upstream = c.calls(ctx, key, f)
+	f.Calls, f.Upstream = c.calls(ctx, key)
 	if key.Attempt != "0" {
 		_ = c.persist(ctx, "reading earlier attempts", func() error {
 			all, err := c.store.Attempts(ctx, key.Rollout)
@@ -247,27 +247,24 @@ func (c *Controller) report(ctx context.Context, key plan.Key, r fulgur.AttemptR
 }
 
 // calls counts an attempt's model calls, and says how the last one failed if
-// the model server was what failed it. The record is only read where the
-// gateway's counter is not enough.
-func (c *Controller) calls(ctx context.Context, key plan.Key, f plan.Facts) (n int, upstream string) {
+// the model server or the gateway was what failed it. The gateway knows; the
+// record is read where it has forgotten, as after a restart.
+func (c *Controller) calls(ctx context.Context, key plan.Key) (n int, upstream string) {
 	n = -1
 	if c.gate != nil {
 		if a, err := c.gate.Activity(ctx, key.Rollout, key.Attempt); err == nil {
-			n = a.Calls
+			n, upstream = a.Calls, a.Upstream
 		}
 	}
-	wentWell := f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0
-	if n > 0 && (wentWell || f.Stopped != "") {
-		return n, ""
+	if n > 0 || upstream != "" {
+		return n, upstream
 	}
 	all, err := c.store.Calls(ctx, key.Rollout, key.Attempt)
 	if err != nil {
 		return n, ""
 	}
 	if len(all) > 0 {
-		last := all[len(all)-1]
-		switch last.HTTPStatus {
-		case 502, 503, 504:
+		if last := all[len(all)-1]; last.HTTPStatus >= 500 {
 			upstream = last.Error
 			if upstream == "" {
 				upstream = fmt.Sprintf("it was answered with status %d", last.HTTPStatus)

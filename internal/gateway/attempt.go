@@ -29,7 +29,8 @@ type attempt struct {
 	next     int // index of the next call
 	inflight int
 	lastEnd  time.Time
-	holding  int // calls held now
+	upstream string // how the model server or the gateway failed the last call that ended; "": it did not
+	holding  int    // calls held now
 	since    time.Time
 	held     time.Duration
 	late     int // requests after the end
@@ -117,6 +118,14 @@ func (a *attempt) end() {
 	a.lastEnd = time.Now()
 }
 
+// came notes what came of the call that ended last: fault is "" unless the
+// model server or the gateway failed it.
+func (a *attempt) came(fault string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.upstream = fault
+}
+
 // hold and release count the time during which at least one call was held: the
 // attempt's clocks stand still for it.
 func (a *attempt) hold() {
@@ -144,7 +153,7 @@ func (g *Gateway) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.Att
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held}
+	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held, Upstream: a.upstream}
 	if a.holding > 0 {
 		out.Held += time.Since(a.since)
 	}

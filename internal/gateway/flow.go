@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -103,8 +104,10 @@ func (f *flow) enter(ctx context.Context, abort func(error)) (*flight, error) {
 func (f *flow) unadmitted(client context.Context, err error) bool {
 	if client.Err() != nil {
 		f.g.m.refused.WithLabelValues(string(fulgur.KindCanceled)).Inc()
+		f.came("")
 		return true
 	}
+	f.came(ownFault(err))
 	f.ans.stop()
 	if f.ans.isStarted() {
 		f.ans.fail(failureOf(err))
@@ -112,6 +115,28 @@ func (f *flow) unadmitted(client context.Context, err error) bool {
 	}
 	f.g.refuse(f.w, f.d, f.t.v1, err)
 	return false
+}
+
+// came notes on the attempt what came of the call, before the client knows.
+func (f *flow) came(fault string) {
+	if f.attempt != nil {
+		f.attempt.came(fault)
+	}
+}
+
+// fault is how the model server or the gateway failed a recorded call; "" if it
+// was answered, refused for the caller's fault, or left by the client.
+func fault(c *fulgur.Call, res *call.Result, err error) string {
+	switch {
+	case c.HTTPStatus >= 500:
+		if c.Error != "" {
+			return c.Error
+		}
+		return fmt.Sprintf("it was answered with status %d", c.HTTPStatus)
+	case c.Fate != fulgur.FateLeft && err == nil && res.Status < 300:
+		return res.Fault // broken in the middle
+	}
+	return ""
 }
 
 // finish records the call, then writes what is left of the answer.
@@ -126,8 +151,11 @@ func (f *flow) finish(client, ctx context.Context, o *call.Order, dec decision, 
 	if rerr := f.keep(ctx, c); rerr != nil {
 		f.g.m.lost.Inc()
 		f.g.o.Log.Error("call could not be recorded", "call", c.ID, "rollout", c.Rollout, "err", rerr)
-		return f.broke(fulgur.E(lossKind(rerr), "record call", "The call could not be put on record, so its answer is withheld: try again", rerr))
+		err := fulgur.E(lossKind(rerr), "record call", "The call could not be put on record, so its answer is withheld: try again", rerr)
+		f.came(ownFault(err))
+		return f.broke(err)
 	}
+	f.came(fault(c, res, err))
 	f.leave()
 	f.g.m.done(c, c.Latency)
 	f.g.o.Log.Debug("call", "call", c.ID, "rollout", c.Rollout, "attempt", c.Attempt, "status", c.HTTPStatus,

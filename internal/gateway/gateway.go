@@ -113,18 +113,18 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 	}
 	id := newCallID()
 	if _, err := g.endpoint(r.Context(), t, id); err != nil {
-		g.refuse(w, d, t.v1, err)
+		g.refuseCall(w, d, t, err)
 		return false
 	}
 	if err := g.gates.check(t.run); err != nil {
-		g.refuse(w, d, t.v1, err)
+		g.refuseCall(w, d, t, err)
 		return false
 	}
 	f := &flow{g: g, w: w, d: d, t: t, req: req, start: start, id: id}
 	if t.rollout != "" {
 		f.attempt = g.attempts.get(attemptKey{t.rollout, t.attempt})
 		if f.index, err = g.attempts.index(r.Context(), f.attempt); err != nil {
-			g.refuse(w, d, t.v1, err)
+			g.refuseCall(w, d, t, err)
 			return false
 		}
 	}
@@ -168,6 +168,24 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 // refuse answers a request that became no call.
 func (g *Gateway) refuse(w http.ResponseWriter, d dialect.Dialect, v1 bool, err error) {
 	g.refuseStatus(w, d, v1, 0, err)
+}
+
+// refuseCall is refuse for a request whose attempt is known.
+func (g *Gateway) refuseCall(w http.ResponseWriter, d dialect.Dialect, t target, err error) {
+	if t.rollout != "" {
+		g.attempts.get(attemptKey{t.rollout, t.attempt}).came(ownFault(err))
+	}
+	g.refuse(w, d, t.v1, err)
+}
+
+// ownFault is what of an error counts as the model server's or the gateway's
+// failure; "" if it is the caller's, or a pause.
+func ownFault(err error) string {
+	var paused *refusal
+	if errors.As(err, &paused) || fulgur.KindOf(err).HTTPStatus() < 500 {
+		return ""
+	}
+	return fulgur.PublicMessage(err)
 }
 
 func (g *Gateway) refuseStatus(w http.ResponseWriter, d dialect.Dialect, v1 bool, status int, err error) {

@@ -36,7 +36,7 @@ type Facts struct {
 	Exit     Exit
 	Stopped  string        // the reason for which the controller stopped it; "": it did not
 	Calls    int           // on record; -1: not known
-	Upstream string        // error of the attempt's last call, if the model server failed it
+	Upstream string        // error of the attempt's last call, if the model server or the gateway failed it
 	Limit    time.Duration // what the clock was that Stopped names
 	Before   History
 	Limits   Limits
@@ -59,14 +59,16 @@ type Verdict struct {
 const (
 	ReasonExit     = "exit"     // a non-zero exit code
 	ReasonSignal   = "signal"   // a signal that the controller did not send
-	ReasonUpstream = "upstream" // failed after the model server had failed its last call
+	ReasonUpstream = "upstream" // ended, well or not, after the model server had failed its last call
 	ReasonNoCalls  = "no_calls" // went well, but asked the model nothing
 	ReasonOK       = "ok"
 	ReasonLost     = "lost" // its controller died
 )
 
 // Judge says how the attempt ends. The reason of a stop wins over the exit code
-// that the kill left (a run killed for its timeout does not "exit with -9").
+// that the kill left (a run killed for its timeout does not "exit with -9"). A
+// failure of the model server wins over the agent's exit: many agents swallow
+// it and exit with 0, and their answer is then no answer of the policy's.
 func Judge(f Facts) Verdict {
 	out := fulgur.Outcome{Calls: max(f.Calls, 0)}
 	if f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code >= 0 {
@@ -103,13 +105,13 @@ func Judge(f Facts) Verdict {
 		return retry(end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message), f)
 	case f.Exit.Failure != "" && f.Exit.Cause == CausePermanent:
 		return end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message)
+	case f.Upstream != "":
+		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent ended after the model server had failed its last call: "+f.Upstream), f)
 	case f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0:
 		if f.Calls == 0 {
 			return end(fulgur.OutcomeOK, ReasonNoCalls, "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?")
 		}
 		return end(fulgur.OutcomeOK, ReasonOK, "")
-	case f.Upstream != "":
-		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent failed after the model server had failed its last call: "+f.Upstream), f)
 	case f.Exit.Failure != "":
 		return end(fulgur.OutcomeAgent, f.Exit.Failure, f.Exit.Message)
 	case f.Exit.Signal != "":

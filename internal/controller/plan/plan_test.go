@@ -171,7 +171,9 @@ func TestJudge(t *testing.T) {
 		"an input that cannot be given":       {Facts{Exit: Exit{Code: -1, Failure: "input", Cause: CausePermanent, Message: "m"}}, fulgur.OutcomeInfrastructure, "input", "m", false, 0},
 		"an agent that broke the protocol":    {Facts{Exit: Exit{Code: -1, Failure: "protocol", Message: "m"}}, fulgur.OutcomeAgent, "protocol", "m", false, 0},
 		"the upstream was down":               {Facts{Exit: Exit{Code: 1}, Calls: 1, Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
-		"the upstream was down, but it coped": {Facts{Calls: 1, Upstream: "refused"}, fulgur.OutcomeOK, "ok", "", false, 0},
+		"the upstream was down, and it exited with 0 all the same":   {Facts{Calls: 1, Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
+		"not even its first call was answered, and it exited with 0": {Facts{Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
+		"the upstream is still down":                                 {Facts{Calls: 1, Upstream: "refused", Before: History{Failures: 2}}, fulgur.OutcomeInfrastructure, "upstream", "no retry is left", false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.f.Limits = limits

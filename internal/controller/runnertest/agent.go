@@ -42,7 +42,7 @@ func hang() { time.Sleep(time.Hour) }
 //	again (from the second attempt on: exit 0) · exit N · crash (SIGKILL to itself) · hang · ignore (SIGTERM) · say TEXT ·
 //	print N bytes · sleep MS · polite FILE (on SIGTERM writes FILE and exits) ·
 //	child FILE (a child holds the pipes; its pid goes to FILE) · daemon FILE (one in
-//	a session of its own) · call (asks the model; exits with 5 if that fails) · env NAME · stdin · file NAME · write FILE · pwd
+//	a session of its own) · call (asks the model; exits with 5 if that fails) · try (call, but goes on if it fails) · env NAME · stdin · file NAME · write FILE · pwd
 func behave(do, dir string) int {
 	for _, step := range strings.Split(do, ";") {
 		word, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
@@ -109,6 +109,10 @@ func behave(do, dir string) int {
 			if err := call(); err != nil {
 				fmt.Fprintln(os.Stderr, "call:", err)
 				return 5
+			}
+		case "try": // a call whose failure it swallows
+			if err := call(); err != nil {
+				fmt.Fprintln(os.Stderr, "try:", err)
 			}
 		case "pwd":
 			d, _ := os.Getwd()
