@@ -164,3 +164,47 @@ func mean(v []float64) float64 {
 	}
 	return sum / float64(len(v))
 }
+
+// TestEachProcessKilled kills server, controller and trainer in turn while a run
+// goes on; each comes back, and everything counts once.
+func TestEachProcessKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a lease")
+	}
+	t.Parallel()
+	const steps, perStep = 40, 4
+	dir, serverDir := tinyDir(t, "steps: 2", fmt.Sprintf("steps: %d", steps), "validation: {every: 0}", "validation: {every: 0}\ncheckpoints: {every: 5}"), t.TempDir()
+	args := func(listen string) []string {
+		return []string{"serve", "--listen", listen, "--key", "K", "--model-dir", "builtin:calc"}
+	}
+	server := start(t, serverDir, nil, args("127.0.0.1:0")...)
+	url := server.says("listening on ")
+	env := []string{"FULGUR_SERVER=" + url, "FULGUR_KEY=K"}
+	control := append([]string{"controller", "run.yaml"}, copied(t)...)
+	controller := start(t, dir, env, control...)
+	train := start(t, dir, env, "train", "run.yaml", "--set", "data.test=")
+
+	train.notes("step 6/40")
+	server.kill()
+	server = start(t, serverDir, nil, args(strings.TrimPrefix(url, "http://"))...)
+	server.says("listening on ")
+	train.notes("step 12/40")
+	controller.kill()
+	controller = start(t, dir, env, control...)
+	train.notes("step 18/40")
+	train.kill()
+	train = start(t, dir, env, "resume", "tiny")
+	train.notes("step 24/40")
+	server.kill()
+	server = start(t, serverDir, nil, args(strings.TrimPrefix(url, "http://"))...)
+	train.ends(2*time.Minute, exitOK, "step 40/40")
+
+	trainedOnce(t, runDir(filepath.Join(dir, "runs", "tiny")), steps, perStep)
+	controller.signal(os.Interrupt)
+	controller.ends(20*time.Second, exitOK)
+	server.signal(os.Interrupt)
+	server.ends(20*time.Second, exitOK)
+	if left := agentsOf(t, filepath.Join(dir, "runs", "tiny-agents", "agent")); len(left) > 0 {
+		t.Errorf("agents are left over:\n%s", strings.Join(left, "\n"))
+	}
+}
