@@ -150,7 +150,7 @@ func TestTheAgentStops(t *testing.T) {
 
 func TestAWorkerTakesRolloutsOneByOne(t *testing.T) {
 	s := &server{replies: []string{toolReply, finalReply, "410", finalReply}}
-	in := `{"v":1,"rollout_id":"a","attempt_id":"0","input":{"question":"x"},"env":{"QUESTION":"first?"},"dir":"d","deadline":"2999-01-01T00:00:00Z"}
+	in := `{"v":1,"rollout_id":"a","attempt_id":"0","input":{"question":"x"},"env":{"QUESTION":"first?"},"dir":"d","deadline":32472144000.5}
 {"v":1,"rollout_id":"b","env":{"QUESTION":"second?"},"deadline":null}
 {"v":1,"rollout_id":"c","env":{"OPENAI_API_KEY":"other"}}
 `
@@ -170,7 +170,7 @@ func TestAWorkerKeepsItsRolloutsDeadline(t *testing.T) {
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-block }))
 	defer ts.Close()
 	defer close(block)
-	line, _ := json.Marshal(map[string]any{"v": 1, "rollout_id": "a", "deadline": time.Now().Add(50 * time.Millisecond),
+	line, _ := json.Marshal(map[string]any{"v": 1, "rollout_id": "a", "deadline": float64(time.Now().Add(50*time.Millisecond).UnixMilli()) / 1000,
 		"env": map[string]string{"QUESTION": "q", "OPENAI_BASE_URL": ts.URL}})
 	var out, errs bytes.Buffer
 	code := Main(context.Background(), []string{"-worker"}, func(string) string { return "" }, bytes.NewReader(append(line, '\n')), &out, &errs)

@@ -52,7 +52,7 @@ type task struct {
 	V        int               `json:"v"`
 	Rollout  string            `json:"rollout_id"`
 	Env      map[string]string `json:"env"`
-	Deadline json.RawMessage   `json:"deadline"`
+	Deadline *float64          `json:"deadline"` // seconds since the epoch; null: none
 }
 
 // done is the line that answers a task.
@@ -96,10 +96,9 @@ func Worker(ctx context.Context, client *http.Client, getenv func(string) string
 }
 
 func runTask(ctx context.Context, client *http.Client, getenv func(string) string, t task) (string, error) {
-	var deadline time.Time
-	if json.Unmarshal(t.Deadline, &deadline) == nil && !deadline.IsZero() {
+	if t.Deadline != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline)
+		ctx, cancel = context.WithDeadline(ctx, time.UnixMilli(int64(*t.Deadline*1000)))
 		defer cancel()
 	}
 	return answerQuestion(ctx, client, func(name string) string {
