@@ -31,7 +31,6 @@ func (d runDir) path(name ...string) string {
 func (d runDir) config() string      { return d.path("config.yaml") }
 func (d runDir) store() string       { return d.path("store.db") }
 func (d runDir) metrics() string     { return d.path("metrics.jsonl") }
-func (d runDir) tensorboard() string { return d.path("tensorboard") }
 func (d runDir) checkpoints() string { return d.path("checkpoints") }
 func (d runDir) attempts() string    { return d.path("attempts") }
 func (d runDir) report() string      { return d.path("report.html") }

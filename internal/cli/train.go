@@ -37,7 +37,6 @@ type trainJob struct {
 	key    string
 
 	threads int
-	verdict func(result) string // the last words of the view; nil: the usual ones
 }
 
 func (a *app) trainCommand() *cobra.Command {

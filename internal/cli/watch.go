@@ -18,7 +18,6 @@ type watcher struct {
 	steps    int
 	problems int
 	kind     string
-	done     bool
 }
 
 // watch starts the view of a job.
