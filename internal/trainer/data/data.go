@@ -49,6 +49,10 @@ const maxProblems = 5
 // Read reads and checks a file. A broken row is an error of KindInvalid that
 // names file, line and what is wrong; up to five are listed at once.
 func Read(path string, o Options) (Set, error) {
+	// A device may never end, and a pipe can't be read again when the run is resumed.
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, "this is no regular file; name a file with one JSON object per line", nil)
+	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return Set{}, fulgur.E(fulgur.KindNotFound, "read data "+path, "the data file can't be read; check the path under `data:` in the run file", err)

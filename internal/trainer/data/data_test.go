@@ -80,3 +80,13 @@ func TestReadFile(t *testing.T) {
 		t.Errorf("%v, %v", s, err)
 	}
 }
+
+func TestOnlyRegularFilesAreRead(t *testing.T) {
+	for name, path := range map[string]string{"a device without end": "/dev/zero", "a folder": t.TempDir()} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Read(path, Options{}); fulgur.KindOf(err) != fulgur.KindInvalid || !strings.Contains(err.Error(), "no regular file") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
