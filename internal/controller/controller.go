@@ -27,6 +27,7 @@ type (
 	Attempts interface {
 		OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
 		ReportAttempt(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
+		ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error)
 		Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
 	}
 	// Records reads what an attempt has done.
@@ -55,6 +56,7 @@ type (
 	// Gateway tells what an attempt's calls do; its clocks are read against it.
 	Gateway interface {
 		Activity(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID) (fulgur.Activity, error)
+		Activities(ctx context.Context, keys []fulgur.AttemptKey) ([]fulgur.Activity, error)
 	}
 )
 
@@ -86,6 +88,7 @@ type Controller struct {
 	inbox chan func() // what the loop's goroutine does next; it alone touches the fields below
 	wg    sync.WaitGroup
 	mute  atomic.Bool // the lease is lost: report nothing more
+	ends  ends
 
 	queue *plan.Queue
 	slots []*execution                    // hold a slot; oldest first
@@ -178,6 +181,7 @@ func (c *Controller) lead(ctx context.Context) error {
 	c.inbox = make(chan func(), 256)
 	c.queue, c.slots, c.byID = plan.NewQueue(), nil, map[fulgur.RolloutID]*execution{}
 	c.mute.Store(false)
+	c.ends.setIdle(true)
 
 	var side sync.WaitGroup
 	side.Go(func() { c.renew(leading, lost) })

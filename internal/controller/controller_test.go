@@ -179,6 +179,14 @@ func (m *model) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.Attem
 	return a, nil
 }
 
+func (m *model) Activities(ctx context.Context, keys []fulgur.AttemptKey) ([]fulgur.Activity, error) {
+	out := make([]fulgur.Activity, len(keys))
+	for i, k := range keys {
+		out[i], _ = m.Activity(ctx, k.Rollout, k.Attempt)
+	}
+	return out, nil
+}
+
 func (m *model) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	who, err := m.store.Identify(req.Context(), strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "))
 	part := strings.Split(req.URL.Path, "/") // "", proxy, rollout, ID, attempt, A, mode, M, openai, v1, …
@@ -245,7 +253,7 @@ func TestWithheldAnswerNeverReachesTheAgent(t *testing.T) {
 	h := open(t).start(setup{local: o})
 	id := h.create(nil, "env ALL; file FULGUR_INPUT_FILE; exit 1")[0]
 	r := h.ended(id)
-	if !strings.Contains(r.Outcome.Message, "file {") || strings.Contains(r.Outcome.Message, "42") {
+	if !strings.Contains(r.Outcome.Message, "file {") || strings.Contains(r.Outcome.Message, "answer") {
 		t.Errorf("message %s", r.Outcome.Message)
 	}
 	o.Env = map[string]string{"A": "input.answer"}
@@ -264,17 +272,52 @@ type flaky struct {
 	left int
 }
 
-func (f *flaky) ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error) {
+func (f *flaky) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error) {
 	f.mu.Lock()
-	refuse := r.Phase == fulgur.PhaseEnded && f.left > 0
+	refuse := f.left > 0
 	if refuse {
 		f.left--
 	}
 	f.mu.Unlock()
 	if refuse {
-		return fulgur.Rollout{}, fulgur.E(fulgur.KindUnavailable, "report", "HTTP 500", nil)
+		return nil, fulgur.E(fulgur.KindUnavailable, "report", "HTTP 500", nil)
 	}
-	return f.Store.ReportAttempt(ctx, id, a, r)
+	return f.Store.ReportAttempts(ctx, rs)
+}
+
+// picky takes no report of several.
+type picky struct{ *store.Store }
+
+func (picky) ReportAttempts(context.Context, []fulgur.Report) ([]fulgur.Rollout, error) {
+	return nil, fulgur.E(fulgur.KindNotFound, "report", "one of them was deleted", nil)
+}
+
+func TestOneRefusedReportHarmsNoOther(t *testing.T) {
+	h := open(t).start(setup{wrap: func(s *store.Store) controller.Store { return picky{s} }})
+	for _, id := range h.create(nil, "call", "call", "call; exit 3") {
+		h.ended(id)
+	}
+}
+
+func TestAnAttemptThatCalledIsNotStartedAgain(t *testing.T) {
+	h := open(t)
+	ids := h.create(nil, "call", "call")
+	for _, id := range ids {
+		if _, err := h.store.OpenAttempt(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The controller died before it told that the first one runs.
+	if err := h.store.AppendCall(t.Context(), &fulgur.Call{ID: "c", Rollout: ids[0], Attempt: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	h.start(setup{limits: plan.Limits{Lost: 2}})
+	if r := h.ended(ids[0]); r.LastAttempt != "1" || h.attempts(ids[0])[0].Outcome.Reason != plan.ReasonLost {
+		t.Errorf("%+v", r)
+	}
+	if r := h.ended(ids[1]); r.LastAttempt != "0" {
+		t.Errorf("one that never started: %+v", r)
+	}
 }
 
 func TestTimeoutStaysTheReason_CL01(t *testing.T) {

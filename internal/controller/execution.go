@@ -48,6 +48,7 @@ func (e *execution) abandon() { e.once.Do(func() { close(e.gone) }) }
 
 func (c *Controller) add(e *execution) {
 	c.slots = append(c.slots, e)
+	c.ends.setIdle(false)
 	c.byID[e.Key.Rollout] = e
 }
 
@@ -56,6 +57,7 @@ func (c *Controller) free(e *execution) {
 	if i := slices.Index(c.slots, e); i >= 0 {
 		c.slots = slices.Delete(c.slots, i, i+1)
 	}
+	c.ends.setIdle(len(c.slots) == 0)
 }
 
 // stop ends an execution. One that is not started yet is ended when it is.
@@ -157,16 +159,19 @@ func (c *Controller) execute(ctx, reporting context.Context, e *execution) {
 	started, err := c.runner.Start(ctx, x)
 	if err != nil {
 		c.post(func() { e.Key, e.exited = key, true; c.free(e) })
-		c.finish(reporting, e, key, ended{exit: startFailure(err), stopped: stoppedBy(ctx)}, opened.Credential)
+		c.finish(reporting, e, key, ended{exit: startFailure(err), stopped: stoppedBy(ctx)}, opened.Credential, nil)
 		return
 	}
+	began := time.Now()
 	c.post(func() { c.begun(e, key, rollout.Timeout, started) })
 	report := fulgur.AttemptReport{Phase: fulgur.PhaseStarting, Runner: c.runner.Name(), Holder: c.o.Holder, Handle: started.Handle}
 	if started.Running {
-		report.Phase = fulgur.PhaseRunning
+		report.Phase, report.StartedAt = fulgur.PhaseRunning, &began
+		c.await(reporting, e, key, opened.Credential, &report)
+		return
 	}
 	c.report(reporting, key, report)
-	c.await(reporting, e, key, opened.Credential)
+	c.await(reporting, e, key, opened.Credential, nil)
 }
 
 // begun notes that the execution exists.
@@ -186,14 +191,25 @@ func (c *Controller) begun(e *execution, key plan.Key, timeout time.Duration, s 
 	}
 }
 
-// await waits for the exit of an execution and reports it.
-func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secret string) {
+// await waits for the exit of an execution and reports it. late, if not nil, is
+// the report that it runs, which is made only if it does so for long enough.
+func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secret string, late *fulgur.AttemptReport) {
+	var due <-chan time.Time
+	if late != nil {
+		t := time.NewTimer(runWindow)
+		defer t.Stop()
+		due = t.C
+	}
 	for {
 		select {
 		case handle := <-e.running:
 			c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseRunning, Runner: c.runner.Name(), Holder: c.o.Holder, Handle: handle})
+			late, due = nil, nil
+		case <-due:
+			c.report(ctx, key, *late)
+			late, due = nil, nil
 		case end := <-e.ended:
-			c.finish(ctx, e, key, end, secret)
+			c.finish(ctx, e, key, end, secret, late)
 			return
 		case <-e.gone:
 			return
@@ -201,35 +217,17 @@ func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secr
 	}
 }
 
-// finish judges an exit, reports it, and tells the loop what follows.
-func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end ended, secret string) {
-	f := plan.Facts{Exit: end.exit, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}
+// finish hands an exit over to be judged and reported.
+func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end ended, secret string, late *fulgur.AttemptReport) {
+	f := &finishing{e: e, key: key, facts: plan.Facts{Exit: end.exit, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}}
 	if secret != "" {
-		f.Exit.Tail = strings.ReplaceAll(f.Exit.Tail, secret, "[credential]")
-		f.Exit.Message = strings.ReplaceAll(f.Exit.Message, secret, "[credential]")
+		f.facts.Exit.Tail = strings.ReplaceAll(f.facts.Exit.Tail, secret, "[credential]")
+		f.facts.Exit.Message = strings.ReplaceAll(f.facts.Exit.Message, secret, "[credential]")
 	}
-	f.Calls, f.Upstream = c.calls(ctx, key)
-	if key.Attempt != "0" {
-		_ = c.persist(ctx, "reading earlier attempts", func() error {
-			all, err := c.store.Attempts(ctx, key.Rollout)
-			f.Before = plan.Count(all)
-			return err
-		})
+	if late != nil {
+		f.report = *late
 	}
-	v := plan.Judge(f)
-	c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &v.Outcome, Retry: v.Retry})
-	c.stats.ended(v)
-	if v.Outcome.Class != fulgur.OutcomeOK || v.Outcome.Reason == plan.ReasonNoCalls {
-		c.log.Info("an attempt ended", "rollout", key.Rollout, "attempt", key.Attempt, "class", v.Outcome.Class, "reason", v.Outcome.Reason, "retry", v.Retry, "message", v.Outcome.Message)
-	}
-	c.post(func() {
-		delete(c.byID, key.Rollout)
-		if v.Retry && end.stopped != plan.ReasonShutdown {
-			it := e.item
-			it.NotBefore = time.Now().Add(v.Delay)
-			c.queue.Add(it)
-		}
-	})
+	c.tell(ctx, f)
 }
 
 // report writes a phase. A refusal means that the rollout moved on without us.
@@ -249,13 +247,8 @@ func (c *Controller) report(ctx context.Context, key plan.Key, r fulgur.AttemptR
 // calls counts an attempt's model calls, and says how the last one failed if
 // the model server or the gateway was what failed it. The gateway knows; the
 // record is read where it has forgotten, as after a restart.
-func (c *Controller) calls(ctx context.Context, key plan.Key) (n int, upstream string) {
-	n = -1
-	if c.gate != nil {
-		if a, err := c.gate.Activity(ctx, key.Rollout, key.Attempt); err == nil {
-			n, upstream = a.Calls, a.Upstream
-		}
-	}
+func (c *Controller) calls(ctx context.Context, key plan.Key, a fulgur.Activity) (n int, upstream string) {
+	n, upstream = a.Calls, a.Upstream
 	if n > 0 || upstream != "" {
 		return n, upstream
 	}

@@ -196,6 +196,17 @@ func (c *Controller) recover(ctx, reporting context.Context) error {
 			if err != nil {
 				return err
 			}
+			if n := len(attempts); n > 0 && attempts[n-1].Phase == fulgur.PhaseWaiting {
+				// Its start is told late. If it has called, it did start: its calls are
+				// not to be mixed with another execution's.
+				calls, err := c.store.Calls(ctx, r.ID, attempts[n-1].ID)
+				if err != nil {
+					return err
+				}
+				if len(calls) > 0 {
+					attempts[n-1].Phase = fulgur.PhaseRunning
+				}
+			}
 			l := plan.Left{Rollout: r, Attempts: attempts}
 			left = append(left, l)
 			if a, open := l.Orphan(); open {
@@ -227,7 +238,7 @@ func (c *Controller) recover(ctx, reporting context.Context) error {
 		case plan.Adopt:
 			e := newExecution(a.Item, a.Key, fulgur.PhaseRunning)
 			c.add(e)
-			c.wg.Go(func() { c.await(reporting, e, a.Key, "") })
+			c.wg.Go(func() { c.await(reporting, e, a.Key, "", nil) })
 		}
 	}
 	return nil
