@@ -23,7 +23,8 @@ import (
 )
 
 // coalesce is the shortest time between two events of a stream: tokens that
-// come faster share one.
+// come faster share one. A client that shows them to nobody asks for a longer
+// one (stream_interval_ms).
 const coalesce = 10 * time.Millisecond
 
 // Options configure a Server.
@@ -198,23 +199,31 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, out *writer, req
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	var pending []engine.Token
-	var last time.Time
+	var last time.Time // the first token goes out at once, unless nobody waits for it
+	interval := coalesce
+	if ms := out.q.StreamInterval; ms > 0 {
+		interval, last = time.Duration(min(ms, 10_000))*time.Millisecond, time.Now()
+	}
 	var buf []byte
 	started := false
-	send := func(b []byte) error {
+	write := func(b []byte) error {
 		if !started {
 			started = true
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		}
 		_ = rc.SetWriteDeadline(time.Now().Add(time.Minute)) // a recorder in tests has none
-		if _, err := w.Write(b); err != nil {
+		_, err := w.Write(b)
+		return err
+	}
+	send := func(b []byte) error {
+		if err := write(b); err != nil {
 			return err
 		}
 		last = time.Now()
 		return rc.Flush()
 	}
 	gen, err := s.gen.Generate(ctx, req, func(t engine.Token) error {
-		if n := len(pending); n > 0 && (time.Since(last) >= coalesce || pending[n-1].Version != t.Version) {
+		if n := len(pending); n > 0 && (time.Since(last) >= interval || pending[n-1].Version != t.Version) {
 			buf = out.event(buf[:0], pending, "")
 			pending = pending[:0]
 			if err := send(buf); err != nil {
@@ -245,7 +254,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, out *writer, req
 		buf = out.usage(buf, len(gen.Tokens), gen.CachedTokens)
 		buf = append(buf, "}\n\n"...)
 	}
-	_ = send(append(buf, "data: [DONE]\n\n"...)) // nothing is left to tell a client that is gone
+	_ = write(append(buf, "data: [DONE]\n\n"...)) // goes out with the end of the body; nothing is left to tell a client that is gone
 }
 
 // writer writes the JSON of one completion.

@@ -120,3 +120,13 @@ func TestModelsAndHealth(t *testing.T) {
 		}
 	}
 }
+
+func TestAStreamThatIsShownToNobodyIsSentInOnePiece(t *testing.T) {
+	s := serve.New(count{}, options)
+	for interval, events := range map[string]int{"": 2, `,"stream_interval_ms":5000`: 1} {
+		_, body := ask(t, s, "k", `{"model":"m","prompt":[1,2],"max_tokens":2,"return_token_ids":true,"stream":true`+interval+`}`)
+		if n := strings.Count(body, `,"token_ids":[`); n != events || !strings.HasSuffix(body, "data: [DONE]\n\n") {
+			t.Errorf("%d events with tokens, want %d: %s", n, events, body)
+		}
+	}
+}

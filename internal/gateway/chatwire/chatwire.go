@@ -153,6 +153,7 @@ type CompletionRequest struct {
 	ReturnTokenIDs bool           `json:"return_token_ids"`
 	N              int            `json:"n"`
 	CacheKey       string         `json:"prompt_cache_key"`
+	StreamInterval int            `json:"stream_interval_ms"` // Fulgur's: the least time between two events of the stream
 }
 
 // Completion is a text completion, or a chunk of one. PolicyVersion is

@@ -48,7 +48,7 @@ func (r *Remote) Generate(ctx context.Context, req engine.GenerateRequest, emit 
 		}
 		req.MaxTokens = n
 	}
-	body := r.body(req)
+	body := r.body(req, emit == nil)
 	for {
 		out, again, err := r.try(ctx, body, emit)
 		if err == nil || !again || ctx.Err() != nil || r.Retries+1 >= r.retry.Tries || time.Since(start) > r.retry.Total {
@@ -61,8 +61,13 @@ func (r *Remote) Generate(ctx context.Context, req engine.GenerateRequest, emit 
 	}
 }
 
+// quiet is the interval of the events of a stream that is shown to nobody. It is
+// a stream all the same, so that what was sampled is known when the call is cut off,
+// and silence tells a dead server from a slow one.
+const quiet = `,"stream_interval_ms":250`
+
 // body writes the request. The seed is 63 bits wide: servers take a signed one.
-func (r *Remote) body(req engine.GenerateRequest) []byte {
+func (r *Remote) body(req engine.GenerateRequest, unseen bool) []byte {
 	b := make([]byte, 0, 512+8*len(req.Prompt))
 	b = append(b, `{"model":`...)
 	b = chatwire.AppendString(b, r.ep.Model)
@@ -89,6 +94,9 @@ func (r *Remote) body(req engine.GenerateRequest) []byte {
 	if req.CacheKey != "" {
 		b = append(b, `,"prompt_cache_key":`...)
 		b = chatwire.AppendString(b, req.CacheKey)
+	}
+	if unseen {
+		b = append(b, quiet...)
 	}
 	return append(b, `,"logprobs":1,"return_token_ids":true,"stream":true,"stream_options":{"include_usage":true}}`...)
 }
