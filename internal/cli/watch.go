@@ -49,6 +49,9 @@ func (w *watcher) observe(e trainer.Event) {
 		w.view.Send(stepDone(e, w.steps))
 	case trainer.Evaluated:
 		v := view.Validation{Step: int(e.Step), Problems: e.Sampled.Rollouts, Score: interval(e.Sampled)}
+		if e.Part == "before" || e.Part == "after" {
+			v.Name = e.Part
+		}
 		if e.Greedy.Rollouts > 0 {
 			g := interval(e.Greedy)
 			v.Greedy = &g
@@ -69,7 +72,7 @@ func (w *watcher) progress(e trainer.Progress) {
 		w.phase(view.PhaseAfter, fmt.Sprintf("measuring the result on %d problems, sampled and greedy", w.problems))
 		label = "after"
 	case "train":
-		w.phase(view.PhaseTraining, "training")
+		w.phase(view.PhaseTraining, "rollouts, then updates; mixed groups are those whose rewards differ: only they teach")
 	default:
 		label = "validation"
 	}

@@ -80,7 +80,7 @@ func (b *board) stepLine() string {
 	parts := []string{
 		stepName(StepProgress{Step: s.Step, Steps: s.Steps}),
 		fmt.Sprintf("reward %.3f", s.Reward),
-		fmt.Sprintf("mixed %d/%d", s.Mixed, s.Groups),
+		fmt.Sprintf("mixed groups %d/%d", s.Mixed, s.Groups),
 		fmt.Sprintf("%.2fs (rollouts %.2f, update %.2f)", s.Total.Seconds(), s.Rollout.Seconds(), s.Update.Seconds()),
 		b.speed(),
 	}
@@ -113,7 +113,11 @@ func (b *board) left() time.Duration {
 }
 
 func validationLine(v Validation) string {
-	text := fmt.Sprintf("validation after step %d: %s", v.Step, scores(v))
+	name := v.Name
+	if name == "" {
+		name = fmt.Sprintf("validation after step %d", v.Step)
+	}
+	text := name + ": " + scores(v)
 	if v.Best {
 		text += "  best so far"
 	}
@@ -157,7 +161,11 @@ func (d Done) summary() []string {
 		cost = append(cost, short(d.Wall))
 	}
 	if d.CPU > 0 {
-		cost = append(cost, fmt.Sprintf("%.0f CPU seconds", d.CPU.Seconds()))
+		digits := 0
+		if d.CPU < 10*time.Second {
+			digits = 1
+		}
+		cost = append(cost, fmt.Sprintf("%.*f CPU seconds", digits, d.CPU.Seconds()))
 	}
 	if len(cost) > 0 {
 		add("cost", strings.Join(cost, ", "))

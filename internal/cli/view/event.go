@@ -50,6 +50,7 @@ type Interval struct{ Value, Low, High float64 }
 
 // Validation tells of a measurement.
 type Validation struct {
+	Name     string // "before", "after": what is measured; "": a validation
 	Step     int
 	Problems int
 	Score    Interval  // pass@1 at the training temperature
