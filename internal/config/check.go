@@ -211,6 +211,9 @@ func (c *checker) algorithm() {
 	if lr.Start == 0 && lr.End == 0 {
 		c.fail("algorithm.learning_rate", "0 learns nothing")
 	}
+	if max(lr.Start, lr.End) > 0.1 {
+		c.warn("algorithm.learning_rate", "%g is far above what AdamW takes for any model (1e-6 to 1e-3): the policy will most likely be destroyed", max(lr.Start, lr.End))
+	}
 	if lr.Over == 0 && lr.End != lr.Start {
 		c.warn("algorithm.learning_rate", "end has no effect without over")
 	}

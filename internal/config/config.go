@@ -6,6 +6,7 @@
 package config
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -99,7 +100,7 @@ func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, [
 		return nil, nil, fulgur.E(fulgur.KindInvalid, "read "+name, "not UTF-8 text: save the file as UTF-8", nil)
 	}
 	d := &decoder{source: name, variants: v, set: map[string]place{}}
-	d.document(src, valueOf(f), "")
+	d.document(bytes.TrimPrefix(src, []byte("\ufeff")), valueOf(f), "", nil)
 	for _, o := range overrides {
 		d.override(f, o)
 	}
@@ -162,7 +163,7 @@ func (d *decoder) override(f *File, o Override) {
 		d.set[path] = place{source: o.Source}
 		return
 	}
-	sub.document([]byte(o.Value), v, path)
+	sub.document([]byte(o.Value), v, path, tags)
 	if _, ok := d.set[path]; ok || len(sub.problems) > 0 {
 		d.set[path] = place{source: o.Source} // a column of a flag's value helps nobody
 	} else if v.Kind() != reflect.Struct {

@@ -68,6 +68,10 @@ func TestParse(t *testing.T) {
 		t.Errorf("Expand: %v", got)
 	}
 
+	if marked, _, err := Parse(append([]byte("\ufeff"), calc...), "run.yaml", offered); err != nil || marked.Hash() != f.Hash() {
+		t.Errorf("with a byte-order mark: %v", err)
+	}
+
 	effective := f.Effective()
 	golden(t, "testdata/calc.effective.yaml", effective)
 	again, _, err := Parse(effective, "effective.yaml", offered)
@@ -167,7 +171,8 @@ func TestWarnings(t *testing.T) {
 		"a slow start without worker":      {strings.Replace(small, "[./agent]", "[./agent], start_timeout: 3s", 1), "agent.start_timeout: has no effect without agent.worker"},
 		"no sandbox":                       {strings.Replace(small, "none", "auto", 1), "runner.sandbox: this version has no sandbox yet"},
 		"a cut distribution":               {small + "sampling: {top_p: 0.9}", "sampling.top_p: tokens are drawn from a cut distribution"},
-		"an end without a way there":       {small + "algorithm: {learning_rate: {start: 1, end: 2}}", "end has no effect without over"},
+		"an end without a way there":       {small + "algorithm: {learning_rate: {start: 0.1, end: 0.05}}", "end has no effect without over"},
+		"a rate of another optimizer":      {small + "algorithm: {learning_rate: 1e3}", "run.yaml:6:29: algorithm.learning_rate: 1000 is far above"},
 		"listen beside a server":           {small + "server: http://x\nlisten: :80", "listen: has no effect with server"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,13 +204,15 @@ func TestOverrides(t *testing.T) {
 	}
 
 	for name, c := range map[string]struct{ path, value, want string }{
-		"an unknown key":   {"stepz", "3", `--set x: unknown key "stepz"; did you mean "steps"?`},
-		"a wrong type":     {"steps", "x", `--set x: steps: want a whole number, got "x"`},
-		"no value":         {"steps", "", `--set x: steps: no value`},
-		"below a value":    {"steps.x", "3", `--set x: steps has no keys below it`},
-		"a name not there": {"engine", "verl", `--set x: engine: "verl" is not in this version`},
-		"no YAML":          {"agent.command", "[", `--set x: `},
-		"together":         {"algorithm.group_size", "1", `--set x: algorithm.group_size: grpo compares`},
+		"an unknown key":                     {"stepz", "3", `--set x: unknown key "stepz"; did you mean "steps"?`},
+		"a wrong type":                       {"steps", "x", `--set x: steps: want a whole number, got "x"`},
+		"no value":                           {"steps", "", `--set x: steps: no value`},
+		"below a value":                      {"steps.x", "3", `--set x: steps has no keys below it`},
+		"a name not there":                   {"engine", "verl", `--set x: engine: "verl" is not in this version`},
+		"no YAML":                            {"agent.command", "[", `--set x: `},
+		"out of bounds":                      {"steps", "-1", `--set x: steps: want at least 0, got -1`},
+		"so many that their product is none": {"algorithm.group_size", "4611686018427387904", `--set x: algorithm.group_size: want at most 10000`},
+		"together":                           {"algorithm.group_size", "1", `--set x: algorithm.group_size: grpo compares`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := Parse([]byte(small), "run.yaml", offered, Override{c.path, c.value, "--set x"})

@@ -57,9 +57,9 @@ func (d *decoder) fail(n ast.Node, format string, args ...any) {
 	d.problems = append(d.problems, problem{d.at(n), fmt.Sprintf(format, args...)})
 }
 
-// document parses YAML and decodes it into v. An override has a source of its
-// own but no lines.
-func (d *decoder) document(src []byte, v reflect.Value, path string) {
+// document parses YAML and decodes it into v, within the bounds of tags. An
+// override has a source of its own but no lines.
+func (d *decoder) document(src []byte, v reflect.Value, path string, tags []string) {
 	file, err := parseYAML(src)
 	if err != nil {
 		p := problem{place{source: d.source}, err.Error()}
@@ -91,7 +91,7 @@ func (d *decoder) document(src []byte, v reflect.Value, path string) {
 	}
 	d.anchors = map[string]ast.Node{}
 	ast.Walk(anchorFinder{d.anchors}, body)
-	d.node(body, v, path, nil)
+	d.node(body, v, path, tags)
 }
 
 // parseYAML is goccy's parser, kept from taking the process down: it has

@@ -18,9 +18,9 @@ type File struct {
 	// The data sets.
 	Data Data `json:"data"`
 	// Training steps to make at most. Set this or `epochs`.
-	Steps int `json:"steps" jsonschema:"minimum=0"`
+	Steps int `json:"steps" jsonschema:"minimum=0,maximum=1000000000"`
 	// Passes over `data.train` to make at most; 0: `steps` decides.
-	Epochs int `json:"epochs" jsonschema:"minimum=0"`
+	Epochs int `json:"epochs" jsonschema:"minimum=0,maximum=1000000"`
 	// When to stop before the last step.
 	Stop Stop `json:"stop"`
 	// What the run fixes for every model call in training.
@@ -162,9 +162,9 @@ type Algorithm struct {
 	// Divide a group's advantages by the standard deviation of its rewards; looked at by grpo.
 	NormalizeStd bool `json:"normalize_std"`
 	// Rollouts of one row in a step.
-	GroupSize int `json:"group_size" jsonschema:"minimum=1"`
+	GroupSize int `json:"group_size" jsonschema:"minimum=1,maximum=10000"`
 	// Rows in a step.
-	GroupsPerStep int `json:"groups_per_step" jsonschema:"minimum=1"`
+	GroupsPerStep int `json:"groups_per_step" jsonschema:"minimum=1,maximum=1000000"`
 	// Optimizer steps that a step's groups are divided over.
 	Minibatches int `json:"minibatches" jsonschema:"minimum=1"`
 	// The loss of a trained token.
@@ -269,7 +269,7 @@ type Logs struct {
 	// Least level of our own log.
 	Level string `json:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error"`
 	// Bytes of an attempt's standard output and error that are kept; the tail goes into failure messages.
-	AgentBytes int `json:"agent_bytes" jsonschema:"minimum=0"`
+	AgentBytes int `json:"agent_bytes" jsonschema:"minimum=0,maximum=1073741824"`
 }
 
 // Default returns the run file of someone who wrote nothing.
