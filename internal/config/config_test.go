@@ -172,7 +172,7 @@ func TestWarnings(t *testing.T) {
 		"no sandbox":                       {strings.Replace(small, "none", "auto", 1), "runner.sandbox: this version has no sandbox yet"},
 		"a cut distribution":               {small + "sampling: {top_p: 0.9}", "sampling.top_p: tokens are drawn from a cut distribution"},
 		"an end without a way there":       {small + "algorithm: {learning_rate: {start: 0.1, end: 0.05}}", "end has no effect without over"},
-		"a rate of another optimizer":      {small + "algorithm: {learning_rate: 1e3}", "run.yaml:6:29: algorithm.learning_rate: 1000 is far above"},
+		"a rate of another optimizer":      {small + "algorithm: {learning_rate: 1e3}", "run.yaml:6:28: algorithm.learning_rate: 1000 is far above"},
 		"listen beside a server":           {small + "server: http://x\nlisten: :80", "listen: has no effect with server"},
 	} {
 		t.Run(name, func(t *testing.T) {
