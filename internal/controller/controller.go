@@ -27,7 +27,7 @@ type (
 	Attempts interface {
 		OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
 		ReportAttempt(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
-		ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error)
+		ReportAttempts(ctx context.Context, rs []fulgur.Report) error
 		Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
 	}
 	// Records reads what an attempt has done.

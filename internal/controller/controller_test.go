@@ -272,7 +272,7 @@ type flaky struct {
 	left int
 }
 
-func (f *flaky) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error) {
+func (f *flaky) ReportAttempts(ctx context.Context, rs []fulgur.Report) error {
 	f.mu.Lock()
 	refuse := f.left > 0
 	if refuse {
@@ -280,7 +280,7 @@ func (f *flaky) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgu
 	}
 	f.mu.Unlock()
 	if refuse {
-		return nil, fulgur.E(fulgur.KindUnavailable, "report", "HTTP 500", nil)
+		return fulgur.E(fulgur.KindUnavailable, "report", "HTTP 500", nil)
 	}
 	return f.Store.ReportAttempts(ctx, rs)
 }
@@ -288,8 +288,8 @@ func (f *flaky) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgu
 // picky takes no report of several.
 type picky struct{ *store.Store }
 
-func (picky) ReportAttempts(context.Context, []fulgur.Report) ([]fulgur.Rollout, error) {
-	return nil, fulgur.E(fulgur.KindNotFound, "report", "one of them was deleted", nil)
+func (picky) ReportAttempts(context.Context, []fulgur.Report) error {
+	return fulgur.E(fulgur.KindNotFound, "report", "one of them was deleted", nil)
 }
 
 func TestOneRefusedReportHarmsNoOther(t *testing.T) {

@@ -18,7 +18,7 @@ const (
 	// runWindow is how long the report that an agent runs waits for the agent to
 	// have ended: then the report of its end says both. What is lost if this
 	// process dies meanwhile is found by its calls and its mark (recover, Adopt).
-	runWindow = 250 * time.Millisecond
+	runWindow = 2 * time.Second
 )
 
 // finishing is an exit on its way to the record.
@@ -133,8 +133,7 @@ func (c *Controller) reportAll(ctx context.Context, reports []fulgur.Report) err
 		return nil
 	}
 	return c.persist(ctx, "reporting attempts", func() error {
-		_, err := c.store.ReportAttempts(ctx, reports)
-		return err
+		return c.store.ReportAttempts(ctx, reports)
 	})
 }
 

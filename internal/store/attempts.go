@@ -89,16 +89,20 @@ func rank(p fulgur.Phase) int {
 // failed. KindNotFound for an unknown attempt, KindInvalid for an end without
 // outcome.
 func (s *Store) ReportAttempt(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID, r fulgur.AttemptReport) (out fulgur.Rollout, err error) {
-	all, err := s.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: fulgur.AttemptKey{Rollout: id, Attempt: aid}, AttemptReport: r}})
+	all, err := s.report(ctx, []fulgur.Report{{AttemptKey: fulgur.AttemptKey{Rollout: id, Attempt: aid}, AttemptReport: r}})
 	if err != nil {
 		return out, err
 	}
 	return all[0], nil
 }
 
-// ReportAttempts is ReportAttempt for several attempts, all or none, in order;
-// it returns their rollouts.
-func (s *Store) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error) {
+// ReportAttempts is ReportAttempt for several attempts, all or none, in order.
+func (s *Store) ReportAttempts(ctx context.Context, rs []fulgur.Report) error {
+	_, err := s.report(ctx, rs)
+	return err
+}
+
+func (s *Store) report(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error) {
 	const op = "report attempt"
 	for i := range rs {
 		r := &rs[i]

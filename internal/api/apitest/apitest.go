@@ -28,7 +28,7 @@ type API interface {
 	EndRollout(ctx context.Context, id fulgur.RolloutID, o fulgur.Outcome) (fulgur.Rollout, error)
 	SetReward(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, value float64, source string) error
 	SetRewards(ctx context.Context, rs []fulgur.Reward) error
-	ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error)
+	ReportAttempts(ctx context.Context, rs []fulgur.Report) error
 	Records(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.Record, error)
 	OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
 	ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)

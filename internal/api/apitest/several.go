@@ -32,20 +32,18 @@ func testSeveral(t *testing.T, s Subject) {
 	first.StartedAt, first.Handle = &started, "h"
 
 	// All or none.
-	_, err := s.API.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: key("a", "1"), AttemptReport: first}, {AttemptKey: key("b", "7"), AttemptReport: okay}})
-	wantKind(t, err, fulgur.KindNotFound)
-	_, err = s.API.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: key("a", "1"), AttemptReport: first}, {AttemptKey: key("b", "1"), AttemptReport: fulgur.AttemptReport{Phase: "x"}}})
-	wantKind(t, err, fulgur.KindInvalid)
+	wantKind(t, s.API.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: key("a", "1"), AttemptReport: first}, {AttemptKey: key("b", "7"), AttemptReport: okay}}), fulgur.KindNotFound)
+	wantKind(t, s.API.ReportAttempts(ctx, []fulgur.Report{{AttemptKey: key("a", "1"), AttemptReport: first}, {AttemptKey: key("b", "1"), AttemptReport: fulgur.AttemptReport{Phase: "x"}}}), fulgur.KindInvalid)
 	equal(t, "a, after two that were refused", must(s.API.Rollout(ctx, "a"))(t).State, fulgur.Running)
 
-	got := must(s.API.ReportAttempts(ctx, []fulgur.Report{
+	noError(t, s.API.ReportAttempts(ctx, []fulgur.Report{
 		{AttemptKey: key("a", "1"), AttemptReport: first},
 		{AttemptKey: key("b", "1"), AttemptReport: fulgur.AttemptReport{Phase: fulgur.PhaseRunning}},
 		{AttemptKey: key("b", "1"), AttemptReport: okay},
 		{AttemptKey: key("a", "1"), AttemptReport: lost}, // the first outcome stays
-	}))(t)
-	for i, want := range []fulgur.RolloutState{fulgur.Succeeded, fulgur.Running, fulgur.Succeeded, fulgur.Succeeded} {
-		equal(t, "states", got[i].State, want)
+	}))
+	for _, id := range []fulgur.RolloutID{"a", "b"} {
+		equal(t, "state", must(s.API.Rollout(ctx, id))(t).State, fulgur.Succeeded)
 	}
 	a := must(s.API.Attempts(ctx, "a"))(t)[1]
 	if a.Handle != "h" || a.StartedAt == nil || !a.StartedAt.Equal(started) {
@@ -66,11 +64,11 @@ func testSeveral(t *testing.T, s Subject) {
 	equal(t, "the first", records[0].Calls[0], full)
 	equal(t, "c, never started", len(records[1].Calls), 0)
 	equal(t, "the third", records[2].Rollout.ID, fulgur.RolloutID("a"))
-	_, err = s.API.Records(ctx, []fulgur.RolloutID{"a", "nobody"})
+	_, err := s.API.Records(ctx, []fulgur.RolloutID{"a", "nobody"})
 	wantKind(t, err, fulgur.KindNotFound)
 
 	// Nothing at all is nothing.
 	equal(t, "no records", len(must(s.API.Records(ctx, nil))(t)), 0)
-	equal(t, "no reports", len(must(s.API.ReportAttempts(ctx, nil))(t)), 0)
+	noError(t, s.API.ReportAttempts(ctx, nil))
 	noError(t, s.API.SetRewards(ctx, nil))
 }

@@ -137,11 +137,11 @@ func (c *Client) SetRewards(ctx context.Context, rs []fulgur.Reward) error {
 	return c.do(ctx, request{op: "set reward", method: "POST", path: "/rewards", body: rs}, nil)
 }
 
-func (c *Client) ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error) {
+func (c *Client) ReportAttempts(ctx context.Context, rs []fulgur.Report) error {
 	if rs == nil {
 		rs = []fulgur.Report{}
 	}
-	return send[[]fulgur.Rollout](ctx, c, "report attempt", "POST", "/reports", rs)
+	return c.do(ctx, request{op: "report attempt", method: "POST", path: "/reports", body: rs}, nil)
 }
 
 // perRequest is how many records one request asks for: its ids are in its address.

@@ -173,8 +173,8 @@ func (s *server) attemptRoutes() {
 	register(s, op("GET", "/rollouts/{id}/attempts/{attempt}/activity", "Get what the attempt's model calls do"), func(ctx context.Context, in *AttemptIn) (fulgur.Activity, error) {
 		return s.Gate.Activity(ctx, in.ID, in.Attempt)
 	})
-	register(s, op("POST", "/reports", "Report the phases of several attempts, all or none; answers their rollouts"), func(ctx context.Context, in *body[[]fulgur.Report]) ([]fulgur.Rollout, error) {
-		return list(s.Store.ReportAttempts(ctx, in.Body))
+	register(s, op("POST", "/reports", "Report the phases of several attempts, all or none"), func(ctx context.Context, in *body[[]fulgur.Report]) (none, error) {
+		return none{}, s.Store.ReportAttempts(ctx, in.Body)
 	})
 	register(s, op("POST", "/activities", "Get what the model calls of several attempts do"), func(ctx context.Context, in *body[[]fulgur.AttemptKey]) ([]fulgur.Activity, error) {
 		return list(s.Gate.Activities(ctx, in.Body))
@@ -298,6 +298,22 @@ func (s *server) watchRoutes() {
 	})
 }
 
+// settle is the least time between two events of a watch: changes come in
+// bursts, and each event costs both sides more than its changes.
+const settle = 10 * time.Millisecond
+
+// pause waits for d, and says whether ctx still lasts.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
 // watch writes changes until the reader leaves or the store closes. It has no
 // goroutine of its own: the heartbeat is the deadline of a wait.
 func (s *server) watch(ctx context.Context, w http.ResponseWriter, run fulgur.RunID, after fulgur.Seq) {
@@ -312,7 +328,9 @@ func (s *server) watch(ctx context.Context, w http.ResponseWriter, run fulgur.Ru
 		if err := rc.Flush(); err != nil {
 			return
 		}
-		buf.Reset()
+		if buf.Reset(); !pause(ctx, settle) {
+			return
+		}
 		wait, cancel := context.WithTimeout(ctx, s.Heartbeat)
 		changes, err := s.Store.Changes(wait, run, after)
 		cancel()

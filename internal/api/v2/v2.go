@@ -40,7 +40,7 @@ type (
 		ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
 		Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
 		SetRewards(ctx context.Context, rs []fulgur.Reward) error
-		ReportAttempts(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollout, error)
+		ReportAttempts(ctx context.Context, rs []fulgur.Report) error
 	}
 	// Records keeps calls and events, and tells what changed.
 	Records interface {

@@ -41,7 +41,10 @@ func (Dialect) Parse(body []byte) (*call.Request, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
-	if !utf8.Valid(body) || !json.Valid(body) {
+	var w chatwire.Request
+	err := json.Unmarshal(body, &w) // checks the whole body before anything else
+	var syntax *json.SyntaxError
+	if !utf8.Valid(body) || errors.As(err, &syntax) {
 		return nil, invalid("Invalid JSON in request body")
 	}
 	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
@@ -51,8 +54,7 @@ func (Dialect) Parse(body []byte) (*call.Request, error) {
 		return nil, invalid(fmt.Sprintf("The field %q stands twice in the request body: send it once", k))
 	}
 	req := &call.Request{Body: body, Dialect: Name, N: 1}
-	var w chatwire.Request
-	if err := json.Unmarshal(body, &w); err != nil {
+	if err != nil {
 		req.Invalid = invalid(typeMessage(err))
 		// What could be read still counts: a relaying sampler goes on with it.
 	}
@@ -95,12 +97,7 @@ func fill(req *call.Request, w *chatwire.Request) {
 	if f := w.ResponseFormat; f != nil && f.Type != "" && f.Type != "text" {
 		req.Constrained = append(req.Constrained, "response_format "+f.Type)
 	}
-	for _, t := range w.Tools {
-		if t.Type != "" && t.Type != "function" {
-			req.Relayed = append(req.Relayed, "a tool of type "+t.Type)
-		}
-	}
-	readTools(req)
+	readTools(req, w.Tools)
 	if len(w.Messages) == 0 {
 		setInvalid(req, invalid("messages must be a list with at least one message"))
 	}
@@ -199,17 +196,9 @@ func toolChoice(req *call.Request, raw json.RawMessage) {
 	req.Constrained = append(req.Constrained, "tool_choice "+req.ToolChoice)
 }
 
-// readTools reads the tools a second time, raw: a chat template prints them
-// whole, in the order of the harness's keys.
-func readTools(req *call.Request) {
-	raw := chatwire.Get(req.Body, "tools")
-	if len(raw) == 0 || raw[0] != '[' {
-		return
-	}
-	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) != nil {
-		return
-	}
+// readTools keeps the tools raw too: a chat template prints them whole, in the
+// order of the harness's keys.
+func readTools(req *call.Request, list []json.RawMessage) {
 	for _, r := range list {
 		var t chatwire.Tool
 		if err := json.Unmarshal(r, &t); err != nil {
@@ -217,6 +206,7 @@ func readTools(req *call.Request) {
 			continue
 		}
 		if t.Type != "" && t.Type != "function" {
+			req.Relayed = append(req.Relayed, "a tool of type "+t.Type)
 			continue
 		}
 		req.Tools = append(req.Tools, fulgur.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters, Raw: r})
