@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bufio"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -195,6 +197,43 @@ func TestInterrupt(t *testing.T) {
 	steps := int(s.Cursor.Step) + 2
 	run(t, dir, "resume", "tiny", "--steps", fmt.Sprint(steps))
 	trainedOnce(t, d, steps, 4)
+}
+
+// TestReaderThatIsGone: Ctrl-C on a pipe ends the reader first, and a lost
+// terminal hangs up: the checkpoint is saved all the same.
+func TestReaderThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, sig := range map[string]os.Signal{"Ctrl-C on a pipe": os.Interrupt, "a terminal that hangs up": syscall.SIGHUP} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := tinyDir(t, "steps: 2", "steps: 10000")
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := exec.Command("fulgur", append([]string{"train", "run.yaml"}, copied(t)...)...)
+			c.Dir, c.Stdout, c.Stderr = dir, write, write
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			stop := time.AfterFunc(soon, func() { _ = c.Process.Kill() })
+			defer stop.Stop()
+			_ = write.Close()
+			for lines := bufio.NewScanner(read); lines.Scan() && !strings.HasPrefix(lines.Text(), "step 3/10000"); {
+			}
+			_ = read.Close()
+			if err := c.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Wait() // its exit code is looked at
+			if code := c.ProcessState.ExitCode(); code != exitInterrupted {
+				t.Errorf("ended with %s, want code %d", c.ProcessState, exitInterrupted)
+			}
+			if _, s, err := trainer.Last(filepath.Join(dir, "runs", "tiny")); err != nil || s.Cursor.Step < 2 {
+				t.Errorf("the last checkpoint is of step %d (%v)", s.Cursor.Step, err)
+			}
+		})
+	}
 }
 
 // hangs is an agent that neither calls the model nor minds SIGTERM, nor do its

@@ -108,12 +108,16 @@ func Main(p Process) int {
 // wish.
 const sameInterrupt = 200 * time.Millisecond
 
-// interruptible returns a context that the first SIGINT or SIGTERM cancels.
+// interruptible returns a context that the first SIGINT or SIGTERM cancels, and
+// the end of the terminal, unless nohup has it ignored.
 func (a *app) interruptible() (context.Context, func()) {
 	stderr := a.Stderr
 	ctx, cancel := context.WithCancel(context.Background())
 	sig := make(chan os.Signal, 2)
 	signal.Notify(sig, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(sig, syscall.SIGHUP)
+	}
 	done := make(chan struct{})
 	go func() {
 		var first time.Time
@@ -137,6 +141,12 @@ func (a *app) interruptible() (context.Context, func()) {
 	}()
 	return ctx, func() { signal.Stop(sig); close(done); cancel() }
 }
+
+// outliveReader keeps the process alive when nobody reads its output any more:
+// Ctrl-C on `fulgur train run.yaml 2>&1 | tee log` ends tee first, and the
+// checkpoint is yet to be saved. (Ignored in place of caught, agents would
+// inherit it.)
+func outliveReader() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

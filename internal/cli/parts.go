@@ -29,6 +29,7 @@ killed controller left behind are found and ended.`,
 		Example: `  fulgur controller run.yaml --server http://127.0.0.1:8080 --key KEY`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
 			r, err := a.loadRunFile(args[0], flags, c)
 			if err != nil {
 				return err
@@ -90,6 +91,7 @@ func (a *app) engineCommand() *cobra.Command {
 		Short: "serve a model's tokens: vLLM's /v1/completions with token-id prompts",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			outliveReader()
 			files, err := modelFiles(model, "")
 			if err != nil {
 				return err

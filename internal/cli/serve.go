@@ -41,6 +41,7 @@ server in place of that: point any client at http://ADDRESS/v1.`,
   fulgur serve --run runs/calc`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			outliveReader()
 			if f.run != "" {
 				return a.serveRun(c, f)
 			}

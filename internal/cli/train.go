@@ -195,6 +195,7 @@ func (a *app) check(r *runFile) error {
 // run is the job from start to end: folder, build, house, training, report. The
 // order of start and stop of everything that runs is written here.
 func (j *trainJob) run(ctx context.Context) (_ result, err error) {
+	outliveReader()
 	m := startMeter()
 	defer func() {
 		if err != nil && !j.resume {
