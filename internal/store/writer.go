@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -66,9 +67,11 @@ func (s *Store) writer() {
 	}
 }
 
-// gather takes the writes that queued up behind first during the last commit.
-// Waiting for more was measured: its timer costs more than the commits it saves.
+// gather takes the writes that queued up behind first during the last commit,
+// and those of goroutines that can run right now. Waiting for more was measured:
+// its timer costs more than the commits it saves.
 func (s *Store) gather(first *request) []*request {
+	runtime.Gosched()
 	rs := []*request{first}
 	for len(rs) < maxBatch {
 		select {
