@@ -13,7 +13,7 @@ const (
 	// endWindow is how long the ends of executions wait for one another while
 	// others still run: told together they cost one request in place of many. Their
 	// slots are free meanwhile.
-	endWindow = 50 * time.Millisecond
+	endWindow = 100 * time.Millisecond
 	maxEnds   = 64
 	// runWindow is how long the report that an agent runs waits for the agent to
 	// have ended: then the report of its end says both. What is lost if this

@@ -88,10 +88,7 @@ func (c *codec) encode(call *fulgur.Call) (*callRow, error) {
 	if row.meta, err = json.Marshal(meta); err != nil {
 		return nil, fmt.Errorf("encoding call %s: %w", call.ID, err)
 	}
-	t, err := json.Marshal(turns{call.Messages, call.Tools, call.Reply})
-	if err != nil {
-		return nil, fmt.Errorf("encoding the messages of call %s: %w", call.ID, err)
-	}
+	t := appendTurns(nil, &turns{call.Messages, call.Tools, call.Reply})
 	row.promptIDs, row.sampledIDs, row.logProbs = int32s(call.PromptIDs), int32s(call.SampledIDs), float32s(call.LogProbs)
 	buf := c.bufs.Get().(*[]byte)
 	defer c.bufs.Put(buf)
@@ -139,8 +136,8 @@ func (c *codec) decode(call *fulgur.Call, meta, prompt, sampled, probs, bodies [
 		plain = plain[w+int(n):]
 	}
 	call.Request, call.Sent, call.Response = parts[0], parts[1], parts[2]
-	var t turns
-	if err := json.Unmarshal(parts[3], &t); err != nil {
+	t, err := readTurns(parts[3])
+	if err != nil {
 		return fmt.Errorf("decoding the messages of call %s: %w", call.ID, err)
 	}
 	call.Messages, call.Tools, call.Reply = t.Messages, t.Tools, t.Reply

@@ -80,3 +80,39 @@ func TestACallIsTheSameAfterTheCodec(t *testing.T) {
 		}
 	}
 }
+
+func TestTurnsAreReadInBothForms(t *testing.T) {
+	call := fulgur.ToolCall{ID: "c", Name: "calc", Arguments: `{"a": 1}`}
+	for name, want := range map[string]turns{
+		"nothing":  {},
+		"no reply": {Messages: []fulgur.Message{{Role: "user", Content: "hi é\x00"}}},
+		"all": {
+			Messages: []fulgur.Message{{Role: "assistant", Reasoning: "hm", ToolCalls: []fulgur.ToolCall{call, call}}, {Role: "tool", ToolCallID: "c", Name: "calc", Content: "42"}},
+			Tools:    []fulgur.Tool{{Name: "calc", Description: "d", Schema: json.RawMessage(`{"z":1}`), Raw: json.RawMessage(`{"b":1, "a":2}`)}, {Name: "bare"}},
+			Reply:    &fulgur.Message{Role: "assistant", ToolCalls: []fulgur.ToolCall{call}},
+		},
+	} {
+		b := appendTurns(nil, &want)
+		got, err := readTurns(b)
+		if d := cmp.Diff(want, got); d != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, d)
+		}
+		for i := 1; i < len(b); i++ {
+			if _, err := readTurns(b[:i]); err == nil {
+				t.Errorf("%s: cut to %d of %d bytes, and read", name, i, len(b))
+			}
+		}
+		old, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err = readTurns(old)
+		if len(want.Tools) == 0 { // JSON keeps no spaces of a raw value
+			if d := cmp.Diff(want, got); d != "" || err != nil {
+				t.Errorf("%s, of an older record: %v (-want +got):\n%s", name, err, d)
+			}
+		} else if err != nil || len(got.Tools) != len(want.Tools) {
+			t.Errorf("%s, of an older record: %v %+v", name, err, got)
+		}
+	}
+}
