@@ -26,7 +26,8 @@ type bigram struct {
 
 	Weights, M, V, grad []float64
 	Steps               int64
-	failLoss            bool // the next loss is NaN
+	failLoss            bool    // the next loss is NaN
+	skew                float64 // added to the log probs that are sampled: those of other weights
 }
 
 func newBigram(vocab int) *bigram {
@@ -173,7 +174,7 @@ func (b *bigram) Generate(ctx context.Context, req engine.GenerateRequest, _ fun
 			}
 		}
 		last = int32(pick)
-		g.Tokens = append(g.Tokens, engine.Token{ID: last, LogProb: float32(lp[pick]), Version: version})
+		g.Tokens = append(g.Tokens, engine.Token{ID: last, LogProb: float32(lp[pick] + b.skew), Version: version})
 	}
 	g.FinishReason = "length"
 	return g, nil

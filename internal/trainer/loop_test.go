@@ -187,6 +187,23 @@ func TestNaNLossStopsBeforeTheWeightsChange(t *testing.T) {
 	}
 }
 
+// WE-02, WE-03: a sampler that holds other weights, or gives log probs of another
+// kind, is found before the first update, and stops the run.
+func TestASamplerOfAnotherPolicyStopsTheRun(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	e.skew = -0.3
+	o := options(dir, st, e)
+	o.Test = nil
+	_, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 2})
+	if err == nil || !strings.Contains(err.Error(), "differ from the trainer's by 0.3 nats") || !strings.Contains(err.Error(), "fulgur resume") {
+		t.Errorf("got %v", err)
+	}
+	if e.Steps != 0 {
+		t.Errorf("%d updates were made", e.Steps)
+	}
+}
+
 func TestASecondTrainerOfTheRunIsRefused(t *testing.T) { // ST-11
 	dir := t.TempDir()
 	st, e := openStore(t, dir), newBigram(vocab)

@@ -18,6 +18,7 @@ const (
 	warnUnanimous      = 0.8  // of a step's groups
 	warnUntrained      = 0.2  // of a step's calls
 	warnMismatch       = 0.02 // nats: mean difference of log probs between sampler and trainer under one policy
+	stopMismatch       = 0.2  // nats: the sampler does not hold the policy that is trained (cases WE-02, WE-03)
 )
 
 // rollOut runs the rollouts of the groups and hands the schedule its events.
@@ -110,6 +111,11 @@ func (t *trainer) update(ctx context.Context, step int64, b minibatch, m *measur
 	}
 	if m.updates == 0 {
 		m.compare(b.data, r.LogProbs)
+		if x := m.mismatch / max(1, m.mismatchTokens); x > stopMismatch {
+			return fulgur.E(fulgur.KindInternal, fmt.Sprintf("train step %d", step), fmt.Sprintf(
+				"the sampler's log probs differ from the trainer's by %.2g nats on average under the same weights; the weights are as they were. "+
+					"Look for a sampler with other weights, or log probs of another temperature, then `fulgur resume %s`", x, t.o.Dir), nil)
+		}
 	}
 	s, err := t.o.Engine.OptimStep(ctx, t.adam(step))
 	if err != nil {
