@@ -41,7 +41,20 @@ endif
 .PHONY: test-long
 test-long: ## fuzz targets 10 s each, kill tests, a short soak
 	FULGUR_LONG=1 $(GO) test -run 'Long|Kill|Soak' -timeout 15m ./internal/...
+	$(MAKE) test-templates
 	$(MAKE) fuzz
+
+# The templates are no part of this repository: they come with the source of a Python package, 77 MB, kept in the cache.
+TEMPLATES := llama_cpp_python-0.3.36
+.PHONY: test-templates
+test-templates: ## chat templates of 23 models against what jinja2 made of them (fetches them with pip; left out where it can't)
+	@cache="$${XDG_CACHE_HOME:-$$HOME/.cache}/fulgur"; mkdir -p "$$cache"; \
+	if [ ! -d "$$cache/$(TEMPLATES)" ]; then \
+	  tmp=$$(mktemp -d) && python3 -m pip download -q --no-deps --no-binary :all: -d "$$tmp" llama-cpp-python==0.3.36 && \
+	  tar xzf "$$tmp"/*.tar.gz -C "$$tmp" --wildcards '*/vendor/llama.cpp/models/templates/*' && mv "$$tmp/$(TEMPLATES)" "$$cache/" ; rm -rf "$$tmp"; \
+	fi; \
+	if [ ! -d "$$cache/$(TEMPLATES)" ]; then echo "the templates can't be fetched (pip and a network are needed): left out"; exit 0; fi; \
+	FULGUR_TEMPLATES="$$cache/$(TEMPLATES)" $(GO) test -count=1 -run GoldenTemplates ./internal/jinja ./internal/gateway/render
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)
