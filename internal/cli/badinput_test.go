@@ -21,6 +21,7 @@ import (
 // soon is how long a command may take to say that it can't start.
 const soon = 20 * time.Second
 
+// UI-05: what cannot start says so at once, with the cause and the fix.
 func TestTakenPort(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,6 +37,7 @@ func TestTakenPort(t *testing.T) {
 	start(t, dir, nil, "try", "--listen", addr, "--", "true").ends(soon, exitFailed, "listen on "+addr)
 }
 
+// UI-05 too, for a server that is down or refuses the key.
 func TestServerThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	dir := tinyDir(t)

@@ -99,6 +99,7 @@ func golden(t *testing.T, path string, got []byte) {
 	}
 }
 
+// UI-07: a key that does not exist is an error with its place.
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct{ src, want string }{
 		"an unknown key has its place and what was meant":    {small + "stpes: 3", `run.yaml:6:1: unknown key "stpes"; did you mean "steps"?`},
@@ -162,6 +163,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 	}
 }
 
+// UI-07: a key that has no effect in this mode is a warning.
 func TestWarnings(t *testing.T) {
 	for name, c := range map[string]struct{ src, want string }{
 		"clip without a clipped loss":      {small + "algorithm: {loss: importance_sampling, clip: 0.2}", "run.yaml:6:46: algorithm.clip: has no effect with loss importance_sampling"},
