@@ -163,7 +163,9 @@ the policy.
   fulgur train run.yaml           train
   fulgur serve --run DIR          serve the trained model, OpenAI-compatible
 
-Every flag can also be given as a variable: --listen is FULGUR_LISTEN.`,
+Every flag can also be given as a variable: --listen is FULGUR_LISTEN.
+Exit codes: 0 done, 1 failed, 2 wrong usage or run file, 3 trained but the stop
+rule was not met, 130 interrupted.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {

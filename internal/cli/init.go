@@ -23,6 +23,8 @@ func (a *app) initCommand() *cobra.Command {
 		GroupID: "start",
 		Long: `Write a commented run file (default run.yaml) to start from. fulgur try shows
 whether your agent can be trained; fulgur train --check shows every other key.`,
+		Example: `  fulgur init
+  fulgur init other.yaml`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			path := "run.yaml"
@@ -38,7 +40,7 @@ whether your agent can be trained; fulgur train --check shows every other key.`,
 			if a.json {
 				return a.printJSON(map[string]string{"file": path})
 			}
-			_, err := fmt.Fprintf(a.Stdout, "wrote %s. Next:\n  fulgur try -- YOUR AGENT       # does it speak to the gateway?\n  fulgur train %s --check     # what it would start\n  fulgur train %s\n", path, path, path)
+			_, err := fmt.Fprintf(a.Stdout, "wrote %s. Next:\n  fulgur try -- YOUR AGENT          # does it speak to the gateway?\n  fulgur train %s --check     # what it would start\n  fulgur train %s\n", path, path, path)
 			return err
 		},
 	}

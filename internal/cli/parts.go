@@ -89,7 +89,9 @@ func (a *app) engineCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "serve a model's tokens: vLLM's /v1/completions with token-id prompts",
-		Args:  cobra.NoArgs,
+		Example: `  fulgur engine serve
+  fulgur engine serve --model DIR --listen 0.0.0.0:8000 --key KEY`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			outliveReader()
 			files, err := modelFiles(model, "")

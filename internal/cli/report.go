@@ -31,6 +31,10 @@ func (a *app) reportCommand() *cobra.Command {
 	var curve string
 	c := &cobra.Command{
 		Use: "report RUN", Short: "write a run's HTML report anew", GroupID: "look", Args: cobra.ExactArgs(1),
+		Long: `Write a run's HTML report anew from what is on record, and print its path: one
+file that needs no network. Training writes it by itself when it ends.`,
+		Example: `  fulgur report runs/demo
+  fulgur report demo --curve curve.svg`,
 		RunE: func(c *cobra.Command, args []string) error {
 			r, dir, err := a.openRun(args[0], c)
 			if err != nil {
@@ -68,7 +72,7 @@ func writeCurve(r *runFile, dir runDir, res result, path string) (err error) {
 	if b.metrics, err = readMetrics(dir); err != nil {
 		return err
 	}
-	b.data.Target = r.Stop.Validation
+	b.data.Title, b.data.Target = r.Run, r.Stop.Validation
 	b.scores()
 	b.curve()
 	return writeFile(path, report.CurveSVG(b.data), 0o644)

@@ -78,13 +78,17 @@ func (a *app) rolloutsCommand() *cobra.Command {
 	var limit int
 	list := &cobra.Command{
 		Use: "list", Short: "one line a rollout: state, reward, why it ended", Args: cobra.NoArgs,
+		Example: `  fulgur rollouts list --limit 20
+  fulgur rollouts list --run runs/demo --state failed
+  fulgur rollouts list --json | jq -r 'select(.reward == 0) | .id'`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.listRollouts(c, f, state, limit) },
 	}
 	list.Flags().StringVar(&state, "state", "", "only these: queuing, running, succeeded or failed")
 	list.Flags().IntVar(&limit, "limit", 100, "at most so many, the newest; 0: all")
 	show := &cobra.Command{
 		Use: "show ROLLOUT", Short: "a rollout's attempts, calls, tokens, and what trained", Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error { return a.showRollout(c, f, fulgur.RolloutID(args[0])) },
+		Example: `  fulgur rollouts show train-0-17-3-… --run runs/demo      # an id of fulgur rollouts list`,
+		RunE:    func(c *cobra.Command, args []string) error { return a.showRollout(c, f, fulgur.RolloutID(args[0])) },
 	}
 	parent.AddCommand(list, show)
 	return parent
@@ -249,11 +253,20 @@ func (a *app) printCalls(calls []fulgur.Call) {
 	}
 }
 
+// quoted is a text as a JSON string, on one line and without control codes, but
+// with <, > and & as they are: a <tool_call> shall be read.
+func quoted(s string) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // a string encodes, and a builder takes it
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
 func messageText(m fulgur.Message) string {
 	parts := []string{}
 	if m.Content != "" {
-		b, _ := json.Marshal(m.Content) // a string marshals
-		parts = append(parts, string(b))
+		parts = append(parts, quoted(m.Content))
 	}
 	for _, t := range m.ToolCalls {
 		parts = append(parts, t.Name+"("+t.Arguments+")")

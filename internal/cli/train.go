@@ -105,6 +105,8 @@ func (a *app) resumeCommand() *cobra.Command {
 		Long: `Go on with a run from its last checkpoint. RUN is the run's folder, or its name
 below runs/. Rollouts that ended after the checkpoint are taken from the record,
 not run again; nothing counts twice.`,
+		Example: `  fulgur resume runs/calc
+  fulgur resume calc --steps 300       # further than the run file says`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, dir, err := a.openRun(args[0], c)

@@ -25,7 +25,11 @@ func (a *app) evalCommand() *cobra.Command {
 		Short:   "measure a run's best model: pass@1 with its interval",
 		GroupID: "train",
 		Long: `Measure the best model of a run with its own agent and grader, sampled and
-greedy, on data.test (or --data). pass@1 comes with its 95 % interval (Wilson).`,
+greedy, on data.test (or --data). pass@1 comes with its 95 % interval (Wilson).
+RUN is the run's folder, or its name below runs/.`,
+		Example: `  fulgur eval runs/demo
+  fulgur eval demo --checkpoint start --json       # the model before training
+  fulgur eval demo --data more.jsonl --problems 50`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, dir, err := a.openRun(args[0], c)
@@ -178,8 +182,12 @@ func (a *app) exportCommand() *cobra.Command {
 		Use:     "export RUN",
 		Short:   "copy a run's best model as a Hugging Face folder",
 		GroupID: "train",
-		Example: "  fulgur export runs/demo -o calc-model",
-		Args:    cobra.ExactArgs(1),
+		Long: `Copy a run's best model as a new Hugging Face folder: config.json,
+model.safetensors, tokenizer and chat template. RUN is the run's folder, or its
+name below runs/.`,
+		Example: `  fulgur export runs/demo -o calc-model
+  fulgur export demo --checkpoint step-000040 -o calc-40`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, dir, err := a.openRun(args[0], c)
 			if err != nil {

@@ -34,7 +34,7 @@ func version() string {
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "print the version", GroupID: "look", Args: cobra.NoArgs,
+		Use: "version", Short: "print the version", Example: "  fulgur version --json", GroupID: "look", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			k := kernelName()
 			if a.json {

@@ -55,7 +55,7 @@ func Read(path string, o Options) (Set, error) {
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return Set{}, fulgur.E(fulgur.KindNotFound, "read data "+path, "the data file can't be read; check the path under `data:` in the run file", err)
+		return Set{}, fulgur.E(fulgur.KindNotFound, "read data "+path, "the data file can't be read; check the path (`data:` in the run file, or --data)", err)
 	}
 	return Parse(path, raw, o)
 }
