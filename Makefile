@@ -85,7 +85,7 @@ warmstart: ## make examples/calc's data and model anew (10 to 20 minutes; the sa
 
 .PHONY: golden
 golden: ## the tests against other implementations' numbers (FULGUR_GOLDEN: another folder of such data)
-	$(GO) test -count=1 -run Golden -v ./internal/... | grep -E '^(=== RUN|---|\s+.*cases|ok|FAIL|PASS)' 
+	set -o pipefail; $(GO) test -count=1 -run Golden -v ./internal/... | grep -E '^(=== RUN|---|\s+.*cases|ok|FAIL|PASS)'
 
 .PHONY: bench
 bench: ## speed: ratios, side by side (see bench/README.md)
