@@ -45,6 +45,7 @@ type History interface {
 type Sampler struct {
 	o      Options
 	known  *memory
+	first  openings
 	client *http.Client
 }
 
@@ -194,7 +195,7 @@ func (s *Sampler) prompt(ctx context.Context, o *call.Order) (Prompt, error) {
 		p, err := s.o.Renderer.Extend(known, o.Messages, tools, s.o.History)
 		return p, renderError(o, err)
 	}
-	ids, err := s.o.Renderer.Render(o.Messages, tools)
+	ids, err := s.first.render(s.o.Renderer, o.Messages, tools)
 	return Prompt{IDs: ids}, renderError(o, err)
 }
 
