@@ -145,9 +145,17 @@ func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit 
 		if l.Part == "train" && l.Masked == "" {
 			adv = fmt.Sprintf("%+.2f", l.Advantage)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, number(r.Reward), adv, calls, ended, cmp.Or(l.Masked, l.Why, firstLine(r.Error)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, number(r.Reward), adv, calls, ended, why(r, l))
 	}
 	return w.Flush()
+}
+
+// why says in a few words how a rollout came to its reward, or to none.
+func why(r *fulgur.Rollout, l trainer.RolloutLine) string {
+	if r.Outcome != nil && r.Outcome.Class != fulgur.OutcomeOK {
+		return cmp.Or(firstLine(r.Outcome.Message), l.Masked)
+	}
+	return cmp.Or(l.Masked, l.Why, firstLine(r.Error))
 }
 
 func number(v *float64) string {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -181,6 +183,9 @@ func (a *app) check(r *runFile) error {
 	if _, err := grader(r.Reward); err != nil {
 		return err
 	}
+	if err := checkCommand(r); err != nil {
+		return err
+	}
 	if a.json {
 		return a.printJSON(r.JSON())
 	}
@@ -191,6 +196,26 @@ func (a *app) check(r *runFile) error {
 	a.say("\nwould start: %d rollouts a step (%d rows x %d), at most %d agents at once, %d steps at most", per, r.Algorithm.GroupsPerStep, r.Algorithm.GroupSize, limits(r.File).Slots, r.Steps)
 	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
 	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName())
+	return nil
+}
+
+// checkCommand says whether the agent's program is there, where that can be
+// known before agent.build has run.
+func checkCommand(r *runFile) error {
+	program := r.Agent.Command[0]
+	if len(r.Agent.Build) > 0 {
+		program = r.Agent.Build[0]
+	}
+	if strings.Contains(program, "{run}") {
+		return nil
+	}
+	path := program
+	if strings.ContainsRune(program, filepath.Separator) {
+		path = r.resolve(program)
+	}
+	if _, err := exec.LookPath(path); err != nil {
+		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("the program %q can't be run: name one that is on PATH, or a file with its executable bit set", program), err))
+	}
 	return nil
 }
 

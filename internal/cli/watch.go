@@ -18,12 +18,13 @@ type watcher struct {
 	steps    int
 	problems int
 	kind     string
+	warned   map[string]int // how often each kind of warning came
 }
 
 // watch starts the view of a job.
 func (j *trainJob) watch(_ engine.Engine, o trainer.Options) *watcher {
 	a := j.app
-	w := &watcher{steps: int(o.Steps), problems: len(o.Test)}
+	w := &watcher{steps: int(o.Steps), problems: len(o.Test), warned: map[string]int{}}
 	w.view = view.New(a.Stderr, view.Options{
 		Title: j.file.Run, TTY: isTerminal(a.Stderr), NoColor: a.Getenv("NO_COLOR") != "", Width: terminalWidth(a.Stderr),
 	})
@@ -58,8 +59,23 @@ func (w *watcher) observe(e trainer.Event) {
 		}
 		w.view.Send(v)
 	case trainer.Warning:
-		w.view.Send(view.Warning{Text: e.Message})
+		w.warning(e)
 	}
+}
+
+// warning shows a kind of warning the first, second, fourth, eighth … time: what
+// stays wrong must not bury the progress.
+func (w *watcher) warning(e trainer.Warning) {
+	w.warned[e.Code]++
+	n := w.warned[e.Code]
+	if n&(n-1) != 0 {
+		return
+	}
+	text := e.Message
+	if n > 1 {
+		text += fmt.Sprintf(" (%d times so far)", n)
+	}
+	w.view.Send(view.Warning{Text: text})
 }
 
 func (w *watcher) progress(e trainer.Progress) {
@@ -120,28 +136,28 @@ func terminalWidth(w io.Writer) int {
 
 // result is what a run ends with: result.json, and the line that --json prints.
 type result struct {
-	Run          string     `json:"run"` // the run's folder
-	Reached      bool       `json:"reached"`
-	Before       float64    `json:"before"` // pass@1 at temperature 1 on data.test
-	After        float64    `json:"after"`
-	BeforeGreedy float64    `json:"before_greedy"`
-	AfterGreedy  float64    `json:"after_greedy"`
-	BeforeRange  [2]float64 `json:"before_interval"` // 95 %
-	AfterRange   [2]float64 `json:"after_interval"`
-	WallSeconds  float64    `json:"wall_seconds"`
-	CPUSeconds   float64    `json:"cpu_seconds"` // all processes, without the build
-	BuildSeconds float64    `json:"build_cpu_seconds"`
-	AgentSeconds float64    `json:"agent_cpu_seconds"` // the agents' processes
-	Steps        int64      `json:"steps"`
-	Updates      int64      `json:"updates"`
-	Rollouts     int64      `json:"rollouts"` // training rollouts, each counted once
-	Evaluated    int64      `json:"evaluation_rollouts"`
-	Tokens       int64      `json:"trained_tokens"`
-	BestStep     int64      `json:"best_step"`
-	Checkpoint   string     `json:"checkpoint"` // of the best policy
-	Report       string     `json:"report"`
-	Interrupted  bool       `json:"interrupted,omitempty"`
-	Resume       string     `json:"resume,omitempty"`
+	Run          string      `json:"run"` // the run's folder
+	Reached      bool        `json:"reached"`
+	Before       *float64    `json:"before"` // pass@1 at temperature 1 on data.test; null: not measured
+	After        *float64    `json:"after"`
+	BeforeGreedy *float64    `json:"before_greedy"`
+	AfterGreedy  *float64    `json:"after_greedy"`
+	BeforeRange  *[2]float64 `json:"before_interval"` // 95 %
+	AfterRange   *[2]float64 `json:"after_interval"`
+	WallSeconds  float64     `json:"wall_seconds"`
+	CPUSeconds   float64     `json:"cpu_seconds"` // all processes, without the build
+	BuildSeconds float64     `json:"build_cpu_seconds"`
+	AgentSeconds float64     `json:"agent_cpu_seconds"` // the agents' processes
+	Steps        int64       `json:"steps"`
+	Updates      int64       `json:"updates"`
+	Rollouts     int64       `json:"rollouts"` // training rollouts, each counted once
+	Evaluated    int64       `json:"evaluation_rollouts"`
+	Tokens       int64       `json:"trained_tokens"`
+	BestStep     int64       `json:"best_step"`
+	Checkpoint   string      `json:"checkpoint"` // of the best policy
+	Report       string      `json:"report"`
+	Interrupted  bool        `json:"interrupted,omitempty"`
+	Resume       string      `json:"resume,omitempty"`
 
 	stopRule bool
 }
@@ -155,10 +171,10 @@ func (j *trainJob) newResult(r trainer.Result, m *meter) result {
 		stopRule: j.stopRule(),
 	}
 	if e := r.Before; e != nil {
-		out.Before, out.BeforeGreedy, out.BeforeRange = e.Sampled.Rate, e.Greedy.Rate, [2]float64{e.Sampled.Low, e.Sampled.High}
+		out.Before, out.BeforeGreedy, out.BeforeRange = &e.Sampled.Rate, &e.Greedy.Rate, &[2]float64{e.Sampled.Low, e.Sampled.High}
 	}
 	if e := r.After; e != nil {
-		out.After, out.AfterGreedy, out.AfterRange = e.Sampled.Rate, e.Greedy.Rate, [2]float64{e.Sampled.Low, e.Sampled.High}
+		out.After, out.AfterGreedy, out.AfterRange = &e.Sampled.Rate, &e.Greedy.Rate, &[2]float64{e.Sampled.Low, e.Sampled.High}
 	}
 	if r.Best != nil {
 		out.BestStep = r.Best.Step

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/engine"
@@ -15,6 +16,7 @@ import (
 const (
 	warnZeroSteps      = 3    // steps in a row without any reward
 	warnInfrastructure = 0.1  // of a step's rollouts
+	warnAgents         = 0.5  // of a step's rollouts
 	warnUnanimous      = 0.8  // of a step's groups
 	warnUntrained      = 0.2  // of a step's calls
 	warnMismatch       = 0.02 // nats: mean difference of log probs between sampler and trainer under one policy
@@ -255,6 +257,10 @@ func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *meas
 	}
 	if share := float64(c.infrastructure) / n; share > warnInfrastructure {
 		t.warn(step, "infrastructure", "%.0f %% of the rollouts failed through no fault of the agent and were left out", 100*share)
+	}
+	if share := float64(c.agent) / n; share > warnAgents {
+		i := slices.IndexFunc(c.lines, func(l RolloutLine) bool { return l.Class == fulgur.OutcomeAgent })
+		t.warn(step, "agents", "%d of %d agents failed (%s): `fulgur rollouts show %s` says how", c.agent, rollouts, c.lines[i].Outcome, c.lines[i].ID)
 	}
 	if c.notFinite > 0 {
 		t.warn(step, "reward_not_finite", "%d rewards are NaN or infinite; their rollouts were left out", c.notFinite)
