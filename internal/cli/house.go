@@ -69,7 +69,8 @@ func openStore(ctx context.Context, url string, key string, power bool) (*store.
 	return store.Open(ctx, sqlite.New(path, sqlite.Options{Power: power}), store.Options{ServerKey: key})
 }
 
-// openServer starts store, gateway, API and listener, in this order.
+// openServer takes its address, and then starts store, gateway, API and
+// listener, in this order: a taken address leaves no store behind.
 func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
 	s := &server{registry: prometheus.NewRegistry()}
 	defer func() {
@@ -77,12 +78,16 @@ func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
-	if s.store, err = openStore(ctx, o.Store, o.Key, o.Power); err != nil {
+	ln, err := bind(o.Listen)
+	if err != nil {
 		return nil, err
 	}
+	if s.store, err = openStore(ctx, o.Store, o.Key, o.Power); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
 	s.gateway = s.newGateway(o)
-	s.http, err = listen(o.Listen, s.routes(o), o.Log)
-	return s, err
+	s.http = serveOn(ln, s.routes(o), o.Log)
+	return s, nil
 }
 
 func (s *server) newGateway(o serverOptions) *gateway.Gateway {
@@ -151,13 +156,27 @@ type listener struct {
 	cancel context.CancelFunc
 }
 
-// listen serves h at addr until close.
-func listen(addr string, h http.Handler, log *slog.Logger) (*listener, error) {
+// bind takes an address.
+func bind(addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fulgur.E(fulgur.KindExhausted, "listen on "+addr,
 			"the address is taken or not ours: stop what uses it, or choose another (serve: --listen, train: --set listen=…; port 0: any free one)", err)
 	}
+	return ln, nil
+}
+
+// listen serves h at addr until close.
+func listen(addr string, h http.Handler, log *slog.Logger) (*listener, error) {
+	ln, err := bind(addr)
+	if err != nil {
+		return nil, err
+	}
+	return serveOn(ln, h, log), nil
+}
+
+// serveOn serves h on a listener that it takes over, until close.
+func serveOn(ln net.Listener, h http.Handler, log *slog.Logger) *listener {
 	host := ln.Addr().String()
 	if tcp, ok := ln.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
 		host = fmt.Sprintf("127.0.0.1:%d", tcp.Port)
@@ -174,7 +193,7 @@ func listen(addr string, h http.Handler, log *slog.Logger) (*listener, error) {
 			log.Error("the HTTP server ended", "err", err)
 		}
 	}()
-	return l, nil
+	return l
 }
 
 // close drains the server until ctx ends, then cuts what is left.

@@ -177,7 +177,7 @@ func (a *app) check(r *runFile) error {
 	if err != nil {
 		return err
 	}
-	if _, err := modelFiles(r.Model, r.Dir); err != nil {
+	if err := checkModel(r); err != nil {
 		return err
 	}
 	if _, err := grader(r.Reward); err != nil {
@@ -197,6 +197,24 @@ func (a *app) check(r *runFile) error {
 	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
 	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName())
 	return nil
+}
+
+// checkModel opens the model, and asks the engine what it can't do.
+func checkModel(r *runFile) error {
+	files, err := modelFiles(r.Model, r.Dir)
+	if err != nil {
+		return err
+	}
+	eng, _, err := openPolicy(files, r.Model, 1)
+	if err != nil {
+		return err
+	}
+	info, err := eng.Info(context.Background())
+	if err == nil && info.Temperature1 && r.Sampling.Temperature != 1 {
+		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
+			"sampling.temperature is %g, but this engine's log probs are of temperature 1: use 1", r.Sampling.Temperature), nil))
+	}
+	return errors.Join(err, eng.Close())
 }
 
 // checkCommand says whether the agent's program is there, where that can be
