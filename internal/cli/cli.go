@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
 )
 
 // Exit codes.
@@ -169,9 +170,12 @@ rule was not met, 130 interrupted.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			a.unknownVariables(c.Root())
 			return a.flagsFromEnv(c)
 		},
 	}
+	root.Version = version()
+	root.SetVersionTemplate("fulgur {{.Version}}\n")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print results as JSON on standard output")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageErr(err) })
 	root.AddGroup(
@@ -219,7 +223,7 @@ func (a *app) flagsFromEnv(c *cobra.Command) error {
 		if f.Changed || f.Name == "help" {
 			return
 		}
-		name := "FULGUR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variableOf(f)
 		if v := a.Getenv(name); v != "" {
 			if err := c.Flags().Set(f.Name, v); err != nil && first == nil {
 				first = usageErr(fmt.Errorf("variable %s: %w", name, err))
@@ -227,6 +231,42 @@ func (a *app) flagsFromEnv(c *cobra.Command) error {
 		}
 	})
 	return first
+}
+
+// otherVariables start with FULGUR_ and are neither a flag nor a key: what
+// agents get, and what tests and profiles are switched by.
+var otherVariables = []string{"ROLLOUT_ID", "ATTEMPT_ID", "INPUT_FILE", "EXECUTION", "GOLDEN", "LONG", "HARNESS", "TEMPLATES", "CPUPROFILE"}
+
+// unknownVariables warns of FULGUR_ variables that nothing reads: a mistyped one
+// would change nothing without a word.
+func (a *app) unknownVariables(root *cobra.Command) {
+	known := map[string]bool{}
+	for _, v := range otherVariables {
+		known["FULGUR_"+v] = true
+	}
+	for _, p := range config.Paths() {
+		known[config.Variable(p)] = true
+	}
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) { known[variableOf(f)] = true })
+		c.PersistentFlags().VisitAll(func(f *pflag.Flag) { known[variableOf(f)] = true })
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(root)
+	for _, line := range os.Environ() {
+		name, _, _ := strings.Cut(line, "=")
+		if strings.HasPrefix(name, "FULGUR_") && !known[name] && !strings.HasPrefix(name, "FULGUR_TEST_") {
+			a.say("warning: variable %s is no flag and no key of the run file: it has no effect", name)
+		}
+	}
+}
+
+// variableOf is the variable that sets a flag.
+func variableOf(f *pflag.Flag) string {
+	return "FULGUR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 }
 
 // printJSON prints v as one line on standard output.

@@ -171,6 +171,7 @@ func keepOneEvent(dir string) error {
 
 // demoNotice says what to expect of this machine.
 func (a *app) demoNotice(quick bool) {
+	a.say("an agent that answers word stories with a calculator learns from its answers alone; each rollout is a real process of it")
 	if kernelName() != "portable" {
 		a.say("kernels: %s, %d cores; a few minutes on two idle cores", kernelName(), runtime.NumCPU())
 		return
