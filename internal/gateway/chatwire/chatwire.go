@@ -166,12 +166,11 @@ type Completion struct {
 
 // CompletionChoice is a choice of a Completion.
 type CompletionChoice struct {
-	Index          int                 `json:"index"`
-	FinishReason   string              `json:"finish_reason"`
-	LogProbs       *CompletionLogProbs `json:"logprobs"`
-	TokenIDs       []int32             `json:"token_ids"`
-	PromptTokenIDs []int32             `json:"prompt_token_ids"`
-	PolicyVersion  *int64              `json:"policy_version"`
+	Index         int                 `json:"index"`
+	FinishReason  string              `json:"finish_reason"`
+	LogProbs      *CompletionLogProbs `json:"logprobs"`
+	TokenIDs      []int32             `json:"token_ids"`
+	PolicyVersion *int64              `json:"policy_version"`
 }
 
 // CompletionLogProbs are those of a completion.
