@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -241,6 +242,9 @@ func checkCommand(r *runFile) error {
 // order of start and stop of everything that runs is written here.
 func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	outliveReader()
+	if j.app.Getenv("GOGC") == "" {
+		debug.SetGCPercent(trainGCPercent)
+	}
 	m := startMeter()
 	defer func() {
 		if err != nil && !j.resume {
