@@ -180,7 +180,7 @@ func (c Config) Check() error {
 	}{{"vocab_size", c.VocabSize}, {"hidden_size", c.HiddenSize}, {"num_hidden_layers", c.Layers}, {"num_attention_heads", c.Heads},
 		{"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim}, {"intermediate_size", c.Intermediate}, {"max_position_embeddings", c.MaxPositions}} {
 		if f.v <= 0 || f.v > 1<<24 {
-			return invalid("checking "+ConfigFile, fmt.Sprintf("%s is %d: it must be positive", f.name, f.v), nil)
+			return invalid("checking "+ConfigFile, fmt.Sprintf("%s is %d: it must be from 1 to %d", f.name, f.v, 1<<24), nil)
 		}
 	}
 	switch {
