@@ -155,25 +155,3 @@ type CompletionRequest struct {
 	CacheKey       string         `json:"prompt_cache_key"`
 	StreamInterval int            `json:"stream_interval_ms"` // Fulgur's: the least time between two events of the stream
 }
-
-// Completion is a text completion, or a chunk of one. PolicyVersion is
-// Fulgur's: the version that the choice's tokens come from.
-type Completion struct {
-	Choices []CompletionChoice `json:"choices"`
-	Usage   *Usage             `json:"usage"`
-	Error   json.RawMessage    `json:"error"`
-}
-
-// CompletionChoice is a choice of a Completion.
-type CompletionChoice struct {
-	Index         int                 `json:"index"`
-	FinishReason  string              `json:"finish_reason"`
-	LogProbs      *CompletionLogProbs `json:"logprobs"`
-	TokenIDs      []int32             `json:"token_ids"`
-	PolicyVersion *int64              `json:"policy_version"`
-}
-
-// CompletionLogProbs are those of a completion.
-type CompletionLogProbs struct {
-	TokenLogProbs []*float64 `json:"token_logprobs"`
-}

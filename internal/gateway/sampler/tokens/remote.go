@@ -225,16 +225,14 @@ func (r *reader) event(ev sse.Event) error {
 		r.done = true
 		return nil
 	}
-	var c chatwire.Completion
-	if err := json.Unmarshal(chatwire.Finite(ev.Data), &c); err != nil {
+	c, err := chatwire.ReadCompletion(chatwire.Finite(ev.Data))
+	if err != nil {
 		return fulgur.E(fulgur.KindUpstream, "read completion", "Upstream model server sent what is no completion", err)
 	}
-	if len(c.Error) > 0 && string(c.Error) != "null" {
-		return fulgur.E(fulgur.KindUpstream, "read completion", "Upstream model server failed in the middle of the answer", errors.New(string(c.Error)))
+	if c.Error != "" {
+		return fulgur.E(fulgur.KindUpstream, "read completion", "Upstream model server failed in the middle of the answer", errors.New(c.Error))
 	}
-	if c.Usage != nil && c.Usage.PromptTokensDetails != nil {
-		r.out.CachedTokens = c.Usage.PromptTokensDetails.CachedTokens
-	}
+	r.out.CachedTokens = max(r.out.CachedTokens, c.CachedTokens)
 	for i := range c.Choices {
 		if err := r.choice(&c.Choices[i]); err != nil {
 			return err
@@ -245,15 +243,13 @@ func (r *reader) event(ev sse.Event) error {
 
 func (r *reader) choice(c *chatwire.CompletionChoice) error {
 	version := r.version
-	if c.PolicyVersion != nil {
-		version = fulgur.PolicyVersion(*c.PolicyVersion)
+	if c.Version != nil {
+		version = fulgur.PolicyVersion(*c.Version)
 	}
 	for i, id := range c.TokenIDs {
 		t := engine.Token{ID: id, LogProb: float32(math.NaN()), Version: version}
-		if c.LogProbs != nil && i < len(c.LogProbs.TokenLogProbs) {
-			if p := c.LogProbs.TokenLogProbs[i]; p != nil {
-				t.LogProb = float32(*p)
-			}
+		if i < len(c.LogProbs) {
+			t.LogProb = c.LogProbs[i]
 		}
 		r.out.Tokens = append(r.out.Tokens, t)
 		if r.emit != nil {
