@@ -124,6 +124,9 @@ func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit 
 		}
 		q.After = page[len(page)-1].ID
 	}
+	if len(all) == 0 {
+		a.say("no rollouts of this kind in run %s (--run names another)", rec.run)
+	}
 	if a.json {
 		for i := range all {
 			if err := a.printJSON(all[i]); err != nil {

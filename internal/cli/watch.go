@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/cli/view"
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/trainer"
@@ -193,6 +194,9 @@ func (j *trainJob) conclude(ctx context.Context, r trainer.Result, w *watcher, m
 			j.app.say("the run had finished: nothing was left to train; `fulgur resume %s --steps N` trains further", j.dir)
 		}
 		return old, nil
+	}
+	if _, err := os.Stat(j.dir.config()); err != nil {
+		return result{}, fulgur.E(fulgur.KindNotFound, "end the run", "the run's folder "+string(j.dir)+" was deleted or moved while it trained: what it held is lost", err)
 	}
 	out := j.newResult(r, m)
 	if !r.Interrupted {

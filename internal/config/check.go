@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -103,6 +104,12 @@ func (c *checker) names() {
 	}
 }
 
+// reserved are the variables by which an agent finds its model and its events.
+var reserved = []string{
+	"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY",
+	"AGL_OPENAI_BASE_URL", "AGL_EVENT_URL", "AGL_KEY",
+}
+
 func (c *checker) agent() {
 	a := c.f.Agent
 	if len(a.Command) == 0 {
@@ -116,6 +123,9 @@ func (c *checker) agent() {
 	for name, path := range a.Input.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			c.fail("agent.input.env", "%q is no name of a variable", name)
+		}
+		if slices.Contains(reserved, name) || strings.HasPrefix(name, "FULGUR_") {
+			c.fail("agent.input.env", "%s is set by Fulgur for every agent: choose another name", name)
 		}
 		c.inputPath("agent.input.env", path)
 		for _, hidden := range append([]string{c.f.Reward.Expected}, c.f.Reward.Withhold...) {

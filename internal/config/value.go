@@ -97,6 +97,9 @@ func (Slots) JSONSchema() *jsonschema.Schema {
 	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "integer", Minimum: "1"}, {Const: "auto"}}}
 }
 
+// maxReward bounds a configured reward, so that statistics of a group stay finite.
+const maxReward = 1e6
+
 // FailureReward is what a failure of the agent is worth.
 type FailureReward struct {
 	Graded bool    // the grader decides
@@ -110,6 +113,9 @@ func (v *FailureReward) setNode(d *decoder, n ast.Node, path string) {
 			return nil
 		}
 		f, err := parseFloat(s)
+		if err == nil && (f < -maxReward || f > maxReward) {
+			err = fmt.Errorf("out of range")
+		}
 		*v = FailureReward{Value: f}
 		return err
 	})

@@ -173,3 +173,23 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestRequestsThatNoModelCanAnswerAreMarked(t *testing.T) {
+	const user = `"messages":[{"role":"user","content":"hi"}]`
+	for name, body := range map[string]string{
+		"no answers asked for":      `{` + user + `,"n":0}`,
+		"fewer than no answers":     `{` + user + `,"n":-1}`,
+		"a tool without a name":     `{` + user + `,"tools":[{"type":"function","function":{"parameters":{}}}]}`,
+		"a tool that is nothing":    `{` + user + `,"tools":[null]}`,
+		"no messages":               `{"messages":[]}`,
+		"a message without a role":  `{"messages":[{"content":"hi"}]}`,
+		"a temperature below zero":  `{` + user + `,"temperature":-1}`,
+		"no token to sample":        `{` + user + `,"max_tokens":0}`,
+		"a choice that is a number": `{` + user + `,"tool_choice":5}`,
+	} {
+		req, err := Dialect{}.Parse([]byte(body))
+		if err != nil || req.Invalid == nil {
+			t.Errorf("%s: error %v, not marked", name, err)
+		}
+	}
+}

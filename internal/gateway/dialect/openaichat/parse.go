@@ -81,6 +81,9 @@ func fill(req *call.Request, w *chatwire.Request) {
 	}
 	if w.N != nil {
 		req.N = *w.N
+		if req.N < 1 {
+			setInvalid(req, invalid("n must be at least 1"))
+		}
 	}
 	req.Wishes = wishes(w)
 	var err error
@@ -207,6 +210,10 @@ func readTools(req *call.Request, list []json.RawMessage) {
 		}
 		if t.Type != "" && t.Type != "function" {
 			req.Relayed = append(req.Relayed, "a tool of type "+t.Type)
+			continue
+		}
+		if t.Function.Name == "" {
+			setInvalid(req, invalid("tools: a function has no name"))
 			continue
 		}
 		req.Tools = append(req.Tools, fulgur.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters, Raw: r})
