@@ -187,7 +187,7 @@ func TestRequestsThatNoModelCanAnswerAreMarked(t *testing.T) {
 		"no token to sample":        `{` + user + `,"max_tokens":0}`,
 		"a choice that is a number": `{` + user + `,"tool_choice":5}`,
 	} {
-		req, err := Dialect{}.Parse([]byte(body))
+		req, err := openaichat.Dialect{}.Parse([]byte(body))
 		if err != nil || req.Invalid == nil {
 			t.Errorf("%s: error %v, not marked", name, err)
 		}
