@@ -54,7 +54,7 @@ func TestMessagesAreComparedInNormalForm(t *testing.T) {
 		a, b fulgur.Message
 		same bool
 	}{
-		"arguments with other spaces and key order":     {call(`{"x":1,"y":[2, 3]}`), call(`{"y": [2,3], "x": 1}`), true},
+		"arguments with other spaces and key order": {call(`{"x":1,"y":[2, 3]}`), call(`{"y": [2,3], "x": 1}`), true},
 		"another value":                                 {call(`{"x":1}`), call(`{"x":2}`), false},
 		"big integers keep their digits":                {call(`{"x":12345678901234567890}`), call(`{"x":12345678901234567891}`), false},
 		"arguments that are no JSON, compared as bytes": {call(`{"x":`), call(`{"x": `), false},
