@@ -72,7 +72,12 @@ type Options struct {
 	Limits   plan.Limits   // Slots at least 1
 	LeaseTTL time.Duration // 0: 5 s
 	Grace    time.Duration // how long Run waits at its end for reports to be taken; 0: 10 s
-	Log      *slog.Logger  // nil: nothing is logged
+	// RunWindow is how long the report that an agent runs waits for the agent to
+	// have ended: then the report of its end says both. What is lost if this
+	// process dies meanwhile is found by its calls and its mark (recover, Adopt),
+	// and its attempt is begun anew. 0: 2 s; negative: it is told at once.
+	RunWindow time.Duration
+	Log       *slog.Logger // nil: nothing is logged
 }
 
 // Controller runs the agents of one run. Several may exist; the one that holds
@@ -116,6 +121,9 @@ func New(o Options, s Store, gate Gateway, r Runner) (*Controller, error) {
 	}
 	if o.Limits.Backoff == 0 {
 		o.Limits.Backoff = 500 * time.Millisecond
+	}
+	if o.RunWindow == 0 {
+		o.RunWindow = 2 * time.Second
 	}
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = 5 * time.Second

@@ -15,10 +15,6 @@ const (
 	// slots are free meanwhile.
 	endWindow = 100 * time.Millisecond
 	maxEnds   = 64
-	// runWindow is how long the report that an agent runs waits for the agent to
-	// have ended: then the report of its end says both. What is lost if this
-	// process dies meanwhile is found by its calls and its mark (recover, Adopt).
-	runWindow = 2 * time.Second
 )
 
 // finishing is an exit on its way to the record.

@@ -196,7 +196,7 @@ func (c *Controller) begun(e *execution, key plan.Key, timeout time.Duration, s 
 func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secret string, late *fulgur.AttemptReport) {
 	var due <-chan time.Time
 	if late != nil {
-		t := time.NewTimer(runWindow)
+		t := time.NewTimer(c.o.RunWindow)
 		defer t.Stop()
 		due = t.C
 	}

@@ -37,7 +37,7 @@ func house(ctx context.Context, db string, orphans, worker bool) (*store.Store, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	c, err := controller.New(controller.Options{Run: "calc", AgentURL: "http://127.0.0.1:1", LeaseTTL: 500 * time.Millisecond,
+	c, err := controller.New(controller.Options{Run: "calc", AgentURL: "http://127.0.0.1:1", LeaseTTL: 500 * time.Millisecond, RunWindow: -1,
 		Limits: plan.Limits{Slots: 3, Lost: 3}}, s, nil, r)
 	return s, c, r, err
 }
