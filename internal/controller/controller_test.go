@@ -381,9 +381,9 @@ func TestLargeInputIsRefusedBeforeTheStart_CL07(t *testing.T) {
 }
 
 func TestIdleAgent_CL11(t *testing.T) {
-	h := open(t).start(setup{limits: plan.Limits{Total: time.Hour, Idle: time.Second}})
-	ids := h.create(nil, "call; sleep 50; call; hang", "call; sleep 400; call; sleep 400; call; sleep 400; call")
-	if o := h.ended(ids[0]).Outcome; o.Class != fulgur.OutcomeAgent || o.Reason != "idle" || o.Calls != 2 || !strings.Contains(o.Message, "for 1s") {
+	h := open(t).start(setup{limits: plan.Limits{Total: time.Hour, Idle: 3 * time.Second}})
+	ids := h.create(nil, "call; sleep 50; call; hang", "call; sleep 1100; call; sleep 1100; call; sleep 1100; call")
+	if o := h.ended(ids[0]).Outcome; o.Class != fulgur.OutcomeAgent || o.Reason != "idle" || o.Calls != 2 || !strings.Contains(o.Message, "for 3s") {
 		t.Errorf("outcome %+v", *o)
 	}
 	if o := h.ended(ids[1]).Outcome; o.Reason != "ok" {

@@ -27,10 +27,10 @@ func (s isa) wide() bool { return s.lanes == 16 }
 type arg struct{ name, typ string }
 
 type function struct {
-	name, doc string
-	args      []arg
-	ret       bool // returns a float32
-	body      func(e *emitter)
+	name string
+	args []arg
+	ret  bool // returns a float32
+	body func(e *emitter)
 }
 
 func (f function) signature() string {
