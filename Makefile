@@ -25,7 +25,7 @@ check: ## before a commit: format, vet, staticcheck, layout, short tests, genera
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt -w these files:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	$(GO) run ./tools/kernelgen -check
+	$(GO) run ./tools/kernelgen -check internal/engine/embedded/kernel
 	$(GO) test -short ./...
 
 .PHONY: test
@@ -77,7 +77,7 @@ cross: ## build for linux and darwin, amd64 and arm64
 
 .PHONY: generate
 generate: ## write the generated files anew (kernels)
-	$(GO) run ./tools/kernelgen
+	$(GO) run ./tools/kernelgen internal/engine/embedded/kernel
 
 .PHONY: warmstart
 warmstart: ## make examples/calc's data and model anew (10 to 20 minutes; the same bytes on the same kind of CPU)
