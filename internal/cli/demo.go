@@ -30,7 +30,7 @@ const exampleModule = "module github.com/fulgur-rl/fulgur/examples/calc\n\ngo 1.
 func (a *app) demoCommand() *cobra.Command {
 	var flags runFileFlags
 	var quick, noOpen bool
-	var threads int
+	var engine engineFlags
 	c := &cobra.Command{
 		Use:     "demo",
 		Short:   "a tool-using agent learns in minutes; a report opens",
@@ -57,8 +57,8 @@ run's folder, where you can change it.`,
 				return err
 			}
 			a.warn(r)
-			a.demoNotice(quick)
-			j := &trainJob{app: a, file: r, dir: dir, threads: threads}
+			a.demoNotice(quick, engine)
+			j := &trainJob{app: a, file: r, dir: dir, engine: engine}
 			res, err := j.run(c.Context())
 			if res.Report != "" && !noOpen && !a.json {
 				a.openBrowser(res.Report)
@@ -70,7 +70,7 @@ run's folder, where you can change it.`,
 	c.Flags().Lookup("out").Usage = "the demo's folder; new or empty (default runs/demo)"
 	c.Flags().BoolVar(&quick, "quick", false, "stories with one event, fewer steps: shows the loop, not the result")
 	c.Flags().BoolVar(&noOpen, "no-open", false, "do not open the report in a browser")
-	c.Flags().IntVar(&threads, "threads", 0, "workers of the embedded engine (0: one per core)")
+	engine.register(c)
 	return c
 }
 
@@ -170,13 +170,13 @@ func keepOneEvent(dir string) error {
 }
 
 // demoNotice says what to expect of this machine.
-func (a *app) demoNotice(quick bool) {
+func (a *app) demoNotice(quick bool, engine engineFlags) {
 	a.say("an agent that answers word stories with a calculator learns from its answers alone; each rollout is a real process of it")
-	if kernelName() != "portable" {
-		a.say("kernels: %s, %d cores; a few minutes on two idle cores", kernelName(), runtime.NumCPU())
+	if k := kernelName(engine.kernels); k != "portable" {
+		a.say("kernels: %s, %d cores; a few minutes on two idle cores", k, runtime.NumCPU())
 		return
 	}
-	a.say("this CPU (%s) has no kernels in this version: the engine is about 20 times slower, and the demo takes about 40 minutes.", runtime.GOARCH)
+	a.say("this CPU (%s) has no kernels in this version: the engine is about 20 times slower, and the demo takes 10 to 20 minutes.", runtime.GOARCH)
 	if !quick {
 		a.say("`fulgur demo --quick` shows the loop in a few minutes (one event, fewer steps).")
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/examples/calc"
 	"github.com/fulgur-rl/fulgur/internal/engine/embedded"
@@ -36,21 +38,32 @@ func modelFiles(name, dir string) (fs.FS, error) {
 }
 
 // openPolicy opens a model for sampling and training, with its renderer.
-func openPolicy(files fs.FS, name string, threads int) (*embedded.Engine, *render.Renderer, error) {
+func openPolicy(files fs.FS, name string, f engineFlags) (*embedded.Engine, *render.Renderer, error) {
 	r, err := render.Load(files, render.Options{Now: time.Now})
 	if err != nil {
 		return nil, nil, err
 	}
-	e, err := embedded.Open(files, embedded.Options{Model: name, Threads: threads})
+	e, err := embedded.Open(files, embedded.Options{Model: name, Threads: f.threads, Kernels: f.kernels})
 	if err != nil {
 		return nil, nil, err
 	}
 	return e, r, nil
 }
 
-// kernelName is the kernel set that this CPU gets.
-func kernelName() string {
-	k, err := kernel.Select("")
+// engineFlags choose how the embedded engine computes, not what.
+type engineFlags struct {
+	threads int
+	kernels string
+}
+
+func (f *engineFlags) register(c *cobra.Command) {
+	c.Flags().IntVar(&f.threads, "threads", 0, "workers of the embedded engine (0: one per core)")
+	c.Flags().StringVar(&f.kernels, "kernels", "", "kernels of the embedded engine: avx512, avx2 or portable (default: the best of this CPU)")
+}
+
+// kernelName is the kernel set that a choice gives on this CPU; "": the best.
+func kernelName(choice string) string {
+	k, err := kernel.Select(choice)
 	if err != nil {
 		return "none: " + err.Error()
 	}

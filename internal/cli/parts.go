@@ -98,7 +98,7 @@ func (a *app) engineCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			eng, _, err := openPolicy(files, model, threads)
+			eng, _, err := openPolicy(files, model, engineFlags{threads: threads})
 			if err != nil {
 				return err
 			}

@@ -164,7 +164,7 @@ func (a *app) serveRun(c *cobra.Command, f serveFlags) error {
 // openModelServer serves one model folder with the embedded engine, plain calls
 // included.
 func (a *app) openModelServer(ctx context.Context, files fs.FS, name string, f serveFlags) (*server, func() error, error) {
-	eng, rend, err := openPolicy(files, name, f.threads)
+	eng, rend, err := openPolicy(files, name, engineFlags{threads: f.threads})
 	if err != nil {
 		return nil, nil, err
 	}

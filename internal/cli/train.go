@@ -39,14 +39,14 @@ type trainJob struct {
 	server string // URL; "": gateway, store and controller run here
 	key    string
 
-	threads int
+	engine engineFlags
 }
 
 func (a *app) trainCommand() *cobra.Command {
 	var flags runFileFlags
 	var server, key string
 	var check, schema bool
-	var threads int
+	var engine engineFlags
 	c := &cobra.Command{
 		Use:     "train RUN.yaml",
 		Short:   "train the agent that a run file describes",
@@ -85,7 +85,7 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 			if err != nil {
 				return err
 			}
-			j := &trainJob{app: a, file: r, dir: dir, server: server, key: key, threads: threads}
+			j := &trainJob{app: a, file: r, dir: dir, server: server, key: key, engine: engine}
 			return a.finish(j.run(c.Context()))
 		},
 	}
@@ -94,13 +94,14 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 	c.Flags().StringVar(&key, "key", "", "the server's key")
 	c.Flags().BoolVar(&check, "check", false, "print the effective configuration and what it would start, and start nothing")
 	c.Flags().BoolVar(&schema, "schema", false, "print the run file's JSON Schema")
-	c.Flags().IntVar(&threads, "threads", 0, "workers of the embedded engine (0: one per core)")
+	engine.register(c)
 	return c
 }
 
 func (a *app) resumeCommand() *cobra.Command {
 	var server, key string
-	var steps, threads int
+	var steps int
+	var engine engineFlags
 	c := &cobra.Command{
 		Use:     "resume RUN",
 		Short:   "go on with a run that was stopped or killed",
@@ -122,14 +123,14 @@ not run again; nothing counts twice.`,
 			if server == "" {
 				server = r.Server
 			}
-			j := &trainJob{app: a, file: r, dir: dir, resume: true, server: server, key: key, threads: threads}
+			j := &trainJob{app: a, file: r, dir: dir, resume: true, server: server, key: key, engine: engine}
 			return a.finish(j.run(c.Context()))
 		},
 	}
 	c.Flags().IntVar(&steps, "steps", 0, "train up to this step in place of the run file's `steps`")
 	c.Flags().StringVar(&server, "server", "", "URL of a running fulgur serve")
 	c.Flags().StringVar(&key, "key", "", "the server's key")
-	c.Flags().IntVar(&threads, "threads", 0, "workers of the embedded engine (0: one per core)")
+	engine.register(c)
 	return c
 }
 
@@ -196,7 +197,7 @@ func (a *app) check(r *runFile) error {
 	per := r.Algorithm.GroupSize * r.Algorithm.GroupsPerStep
 	a.say("\nwould start: %d rollouts a step (%d rows x %d), at most %d agents at once, %d steps at most", per, r.Algorithm.GroupsPerStep, r.Algorithm.GroupSize, limits(r.File).Slots, r.Steps)
 	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
-	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName())
+	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName(""))
 	return nil
 }
 
@@ -206,7 +207,7 @@ func checkModel(r *runFile) error {
 	if err != nil {
 		return err
 	}
-	eng, _, err := openPolicy(files, r.Model, 1)
+	eng, _, err := openPolicy(files, r.Model, engineFlags{threads: 1})
 	if err != nil {
 		return err
 	}
@@ -263,7 +264,7 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	if err != nil {
 		return result{}, err
 	}
-	eng, rend, err := openPolicy(files, j.file.Model, j.threads)
+	eng, rend, err := openPolicy(files, j.file.Model, j.engine)
 	if err != nil {
 		return result{}, err
 	}

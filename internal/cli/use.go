@@ -19,7 +19,8 @@ import (
 
 func (a *app) evalCommand() *cobra.Command {
 	var dataPath, checkpoint string
-	var threads, problems int
+	var problems int
+	var engine engineFlags
 	c := &cobra.Command{
 		Use:     "eval RUN",
 		Short:   "measure a run's best model: pass@1 with its interval",
@@ -36,14 +37,14 @@ RUN is the run's folder, or its name below runs/.`,
 			if err != nil {
 				return err
 			}
-			e := &evalJob{app: a, file: r, dir: dir, checkpoint: checkpoint, data: dataPath, problems: problems, threads: threads}
+			e := &evalJob{app: a, file: r, dir: dir, checkpoint: checkpoint, data: dataPath, problems: problems, engine: engine}
 			return e.run(c.Context())
 		},
 	}
 	c.Flags().StringVar(&dataPath, "data", "", "rows to measure on (default: the run's data.test, else data.validation)")
 	c.Flags().StringVar(&checkpoint, "checkpoint", "", "a checkpoint's name, such as step-000040, or start (default: the best)")
 	c.Flags().IntVar(&problems, "problems", 0, "measure on the first so many rows (0: all)")
-	c.Flags().IntVar(&threads, "threads", 0, "workers of the embedded engine (0: one per core)")
+	engine.register(c)
 	return c
 }
 
@@ -54,7 +55,7 @@ type evalJob struct {
 	dir              runDir
 	checkpoint, data string
 	problems         int
-	threads          int
+	engine           engineFlags
 }
 
 // policy finds the weights that are asked for.
@@ -110,7 +111,7 @@ func (j *evalJob) run(ctx context.Context) (err error) {
 	if err := j.app.buildAgent(ctx, j.file, work, nil); err != nil {
 		return err
 	}
-	eng, rend, err := openPolicy(files, name, j.threads)
+	eng, rend, err := openPolicy(files, name, j.engine)
 	if err != nil {
 		return err
 	}

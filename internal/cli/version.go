@@ -36,7 +36,7 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "print the version", Example: "  fulgur version --json", GroupID: "look", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			k := kernelName()
+			k := kernelName("")
 			if a.json {
 				return a.printJSON(map[string]string{"version": version(), "go": runtime.Version(),
 					"platform": runtime.GOOS + "/" + runtime.GOARCH, "kernels": k})
