@@ -78,6 +78,7 @@ func FuzzSplice(f *testing.F) {
 	f.Add([]byte(`{"\u006dodel":"x"}`), "model")
 	f.Add([]byte(" {\n} "), "é\"")
 	f.Add([]byte(`{"a":1e5}x`), "a")
+	f.Add([]byte(`{"`), "a") // a key that is torn
 	f.Fuzz(func(t *testing.T, body []byte, key string) {
 		before := append([]byte(nil), body...)
 		out, err := Splice(body, Field{key, []byte(`"spliced"`)})

@@ -36,7 +36,7 @@ func members(body []byte) ([]member, int, error) {
 			continue
 		}
 		k := value(body, i)
-		if k <= i || body[i] != '"' {
+		if k < i+2 || body[i] != '"' || body[k-1] != '"' { // a key may be torn
 			return nil, 0, ErrNotObject
 		}
 		var key string
