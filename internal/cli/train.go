@@ -280,7 +280,7 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	defer func() { err = errors.Join(err, closeLog()) }()
 	j.app.slowWarning(ctx, eng)
 
-	w := j.watch(eng, opts)
+	w := j.watch(opts)
 	defer w.close()
 	var res trainer.Result
 	if j.server == "" {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/cli/view"
-	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/trainer"
 )
 
@@ -23,7 +22,7 @@ type watcher struct {
 }
 
 // watch starts the view of a job.
-func (j *trainJob) watch(_ engine.Engine, o trainer.Options) *watcher {
+func (j *trainJob) watch(o trainer.Options) *watcher {
 	a := j.app
 	w := &watcher{steps: int(o.Steps), problems: len(o.Test), warned: map[string]int{}}
 	w.view = view.New(a.Stderr, view.Options{
