@@ -44,13 +44,28 @@ func house(ctx context.Context, db string, orphans, worker bool) (*store.Store, 
 
 // controllerProcess works until it is killed.
 func controllerProcess(db string) {
-	_, c, _, err := house(context.Background(), db, os.Getenv("FULGUR_TEST_ORPHANS") != "", os.Getenv("FULGUR_TEST_WORKER") != "")
+	s, c, _, err := house(context.Background(), db, os.Getenv("FULGUR_TEST_ORPHANS") != "", os.Getenv("FULGUR_TEST_WORKER") != "")
 	if err == nil {
 		_ = os.Unsetenv("FULGUR_TEST_CONTROLLER")
+		go tellReported(s, db)
 		err = c.Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
+}
+
+// tellReported writes FILE.reported for each rollout whose attempt is on record
+// as running: what is killed earlier is begun anew as the same attempt.
+func tellReported(s *store.Store, db string) {
+	for told := map[fulgur.RolloutID]bool{}; ; time.Sleep(5 * time.Millisecond) {
+		running, _ := s.Rollouts(context.Background(), fulgur.RolloutQuery{Run: "calc", States: []fulgur.RolloutState{fulgur.Running}})
+		for _, r := range running {
+			all, _ := s.Attempts(context.Background(), r.ID)
+			if !told[r.ID] && len(all) > 0 && all[len(all)-1].Phase == fulgur.PhaseRunning {
+				told[r.ID] = os.WriteFile(filepath.Join(filepath.Dir(db), string(r.ID)+".reported"), []byte("1"), 0o600) == nil
+			}
+		}
+	}
 }
 
 func TestControllerIsKilledAndStartedAgain_CL08(t *testing.T) {
@@ -99,6 +114,10 @@ func TestControllerIsKilledAndStartedAgain_CL08(t *testing.T) {
 				for _, kind := range []string{".child", ".daemon", ".pid"} {
 					pids = append(pids, runnertest.Pid(t, filepath.Join(dir, string(spec.ID)+kind)))
 				}
+				runnertest.Until(t, string(spec.ID)+" is on record as running", func() bool {
+					_, err := os.Stat(filepath.Join(dir, string(spec.ID)+".reported"))
+					return err == nil
+				})
 			}
 			_ = first.Process.Kill()
 			_ = first.Wait()
