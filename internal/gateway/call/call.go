@@ -18,6 +18,9 @@ type Request struct {
 	Stream  bool
 	N       int // answers asked for; at least 1
 
+	// Prompt is what a completions request has in place of messages; nil for all
+	// others, and then Messages counts.
+	Prompt   *Prompt
 	Messages []fulgur.Message // normal form
 	Tools    []fulgur.Tool
 	// ToolChoice is "" (absent), "auto", "none", "required", or "function NAME".
@@ -41,6 +44,12 @@ type Request struct {
 	// Constrained names what makes the answer's distribution another than the
 	// policy's (a forced tool, a JSON schema).
 	Constrained []string
+}
+
+// Prompt is a prompt that no template touches: text, or token ids.
+type Prompt struct {
+	Text string
+	IDs  []int32 // nil: Text counts
 }
 
 // Wishes are the sampling parameters of a request; nil means absent.
@@ -136,6 +145,7 @@ type Result struct {
 	TokenTexts []string  // of SampledIDs; only if the client asked for log probs
 	Spans      []fulgur.Span
 	Finish     string // stop, length, tool_calls; "" if it was cut off
+	Stopped    string // which of the request's stop strings ended it; "" if none, or the upstream did not say
 	Usage      *fulgur.Usage
 	Sampling   fulgur.Sampling // what it was sampled with
 	Retries    int

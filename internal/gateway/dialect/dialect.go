@@ -36,6 +36,25 @@ type Dialect interface {
 	AppendModels(dst []byte, models []string) []byte
 }
 
+// Counter is a dialect that can also be asked how many tokens a request has
+// (Anthropic's count_tokens).
+type Counter interface {
+	Dialect
+	// CountPaths are the paths of such requests; their body is Parse's.
+	CountPaths() []string
+	// AppendCount appends the answer.
+	AppendCount(dst []byte, tokens int) []byte
+}
+
+// Lister is a dialect whose list of models is told from another's by the
+// request (Anthropic's by its version header).
+type Lister interface {
+	Dialect
+	// Lists says whether a request for the list of models with these headers is
+	// of this dialect.
+	Lists(header func(name string) string) bool
+}
+
 // Meta is what an answer says of itself.
 type Meta struct {
 	ID      string // of the call; the dialect adds its own prefix

@@ -26,3 +26,9 @@ type Sampler interface {
 	// asked, KindContextFull, KindUpstream, KindTimeout, KindCanceled.
 	Sample(ctx context.Context, o *call.Order, emit func(call.Delta) error) (*call.Result, error)
 }
+
+// Counter is a sampler that knows how many tokens the prompt of an order has.
+type Counter interface {
+	// Count returns that number. Errors are Sample's.
+	Count(ctx context.Context, o *call.Order) (int, error)
+}
