@@ -26,6 +26,7 @@ type (
 	// Attempts opens and reports.
 	Attempts interface {
 		OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
+		OpenAttempts(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.OpenedAttempt, error)
 		ReportAttempt(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
 		ReportAttempts(ctx context.Context, rs []fulgur.Report) error
 		Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
@@ -95,9 +96,11 @@ type Controller struct {
 	mute  atomic.Bool // the lease is lost: report nothing more
 	ends  ends
 
-	queue *plan.Queue
-	slots []*execution                    // hold a slot; oldest first
-	byID  map[fulgur.RolloutID]*execution // with those that are only being reported
+	queue    *plan.Queue
+	slots    []*execution                    // hold a slot; oldest first
+	byID     map[fulgur.RolloutID]*execution // with those that are only being reported
+	openings map[fulgur.RolloutID]*opening   // of what has not started yet
+	starts   []time.Time                     // of late
 }
 
 // New checks the options and makes a controller. gate may be nil: then no call
@@ -188,6 +191,7 @@ func (c *Controller) lead(ctx context.Context) error {
 
 	c.inbox = make(chan func(), 256)
 	c.queue, c.slots, c.byID = plan.NewQueue(), nil, map[fulgur.RolloutID]*execution{}
+	c.openings, c.starts = map[fulgur.RolloutID]*opening{}, nil
 	c.mute.Store(false)
 	c.ends.setIdle(true)
 
@@ -245,6 +249,7 @@ func (c *Controller) loop(ctx, reporting context.Context) error {
 	for {
 		now := time.Now()
 		actions, wake := plan.Next(c.world(now))
+		c.openFor(ctx, actions, now)
 		for _, a := range actions {
 			c.apply(ctx, reporting, a)
 		}
@@ -337,7 +342,9 @@ func (c *Controller) apply(ctx, reporting context.Context, a plan.Action) {
 		c.queue.Remove(a.Item.ID)
 		e := newExecution(a.Item, plan.Key{Rollout: a.Item.ID}, fulgur.PhaseWaiting)
 		c.add(e)
-		c.wg.Go(func() { c.execute(ctx, reporting, e) })
+		o := c.openings[a.Item.ID]
+		delete(c.openings, a.Item.ID)
+		c.wg.Go(func() { c.execute(ctx, reporting, e, o) })
 	case plan.Stop:
 		if e := c.byID[a.Key.Rollout]; e != nil {
 			c.stop(e, a.Reason)

@@ -120,7 +120,7 @@ func (c *Controller) limitOf(e *execution) time.Duration {
 
 // execute sees one attempt from its opening to its report. It is the attempt's
 // own goroutine, so its reports keep their order.
-func (c *Controller) execute(ctx, reporting context.Context, e *execution) {
+func (c *Controller) execute(ctx, reporting context.Context, e *execution, o *opening) {
 	id := e.item.ID
 	var rollout fulgur.Rollout
 	if e.item.Rollout != nil {
@@ -133,7 +133,7 @@ func (c *Controller) execute(ctx, reporting context.Context, e *execution) {
 				return err
 			}
 		}
-		opened, err = c.store.OpenAttempt(ctx, id)
+		opened, err = c.opened(ctx, o, id)
 		return err
 	})
 	if err != nil {

@@ -158,9 +158,15 @@ func (c *Controller) send(ctx context.Context, f func()) {
 	}
 }
 
+// forget takes a rollout that waits out of the queue.
+func (c *Controller) forget(id fulgur.RolloutID) {
+	c.queue.Remove(id)
+	delete(c.openings, id)
+}
+
 // unwanted notes that a rollout has ended or is gone.
 func (c *Controller) unwanted(id fulgur.RolloutID) {
-	c.queue.Remove(id)
+	c.forget(id)
 	if e := c.byID[id]; e != nil && !e.exited {
 		e.Unwanted = plan.ReasonEnded
 	}
@@ -170,7 +176,7 @@ func (c *Controller) unwanted(id fulgur.RolloutID) {
 func (c *Controller) keepOnly(live map[fulgur.RolloutID]bool) {
 	for _, id := range c.queue.IDs() {
 		if !live[id] {
-			c.queue.Remove(id)
+			c.forget(id)
 		}
 	}
 	for id := range c.byID {

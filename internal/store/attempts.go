@@ -20,50 +20,95 @@ import (
 // still runs, or a v1 controller runs it.
 func (s *Store) OpenAttempt(ctx context.Context, id fulgur.RolloutID) (out fulgur.OpenedAttempt, err error) {
 	const op = "open attempt"
-	secret := make([]byte, 24)
-	if _, err := io.ReadFull(s.opts.Rand, secret); err != nil {
-		return out, fulgur.E(fulgur.KindInternal, op, "", err)
+	secrets, err := s.secrets(op, 1)
+	if err != nil {
+		return out, err
 	}
-	credential := credentialPrefix + base64.RawURLEncoding.EncodeToString(secret)
-	sum := sha256.Sum256([]byte(credential))
 	err = s.do(ctx, op, func(b *batch) error {
-		e, err := b.get(op, id)
-		if err != nil {
-			return err
-		}
-		last := e.last()
-		switch {
-		case e.State.Terminal():
-			return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("rollout %s has ended (%s)", id, e.State), nil)
-		case last == nil && e.State == fulgur.Running:
-			return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("rollout %s is run by a v1 controller", id), nil)
-		case last != nil && last.Phase != fulgur.PhaseWaiting && last.Phase != fulgur.PhaseEnded:
-			return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("attempt %s of rollout %s is %s: report its end first", last.ID, id, last.Phase), nil)
-		}
-		e = e.clone()
-		if last = e.last(); last != nil && last.Phase == fulgur.PhaseWaiting {
-			b.revoked = append(b.revoked, last.cred)
-			delete(b.creds, last.cred)
-			last.cred = sum
-		} else {
-			e.attempts = append(e.attempts, attempt{cred: sum, Attempt: fulgur.Attempt{
-				Rollout: id, ID: fulgur.AttemptID(strconv.Itoa(len(e.attempts))), Phase: fulgur.PhaseWaiting}})
-			last = e.last()
-		}
-		b.creds[sum] = owner{rollout: id, attempt: last.ID}
-		b.touch(e)
-		if e.State == fulgur.Queuing {
-			e.State = fulgur.Running
-		}
-		if e.LastAttempt != last.ID {
-			e.LastAttempt = last.ID
-			e.Version++
-		}
-		b.put(e, fulgur.ChangeAttempt, last.ID, last.Phase)
-		out = fulgur.OpenedAttempt{Attempt: last.Attempt, Credential: credential}
-		return nil
+		out, err = b.open(op, id, secrets[0])
+		return err
 	})
 	return out, err
+}
+
+// secrets makes n new credentials.
+func (s *Store) secrets(op string, n int) ([]string, error) {
+	out := make([]string, n)
+	secret := make([]byte, 24)
+	for i := range out {
+		if _, err := io.ReadFull(s.opts.Rand, secret); err != nil {
+			return nil, fulgur.E(fulgur.KindInternal, op, "", err)
+		}
+		out[i] = credentialPrefix + base64.RawURLEncoding.EncodeToString(secret)
+	}
+	return out, nil
+}
+
+// OpenAttempts opens the attempts of those of the rollouts that OpenAttempt
+// would not refuse, in their order; the others are left out.
+func (s *Store) OpenAttempts(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.OpenedAttempt, error) {
+	const op = "open attempts"
+	secrets, err := s.secrets(op, len(ids))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]fulgur.OpenedAttempt, 0, len(ids))
+	err = s.do(ctx, op, func(b *batch) error {
+		for i, id := range ids {
+			a, err := b.open(op, id, secrets[i])
+			switch fulgur.KindOf(err) {
+			case "":
+				out = append(out, a)
+			case fulgur.KindConflict, fulgur.KindNotFound:
+			default:
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// open is OpenAttempt in a batch, with a new credential.
+func (b *batch) open(op string, id fulgur.RolloutID, credential string) (out fulgur.OpenedAttempt, err error) {
+	e, err := b.get(op, id)
+	if err != nil {
+		return out, err
+	}
+	last := e.last()
+	switch {
+	case e.State.Terminal():
+		return out, fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("rollout %s has ended (%s)", id, e.State), nil)
+	case last == nil && e.State == fulgur.Running:
+		return out, fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("rollout %s is run by a v1 controller", id), nil)
+	case last != nil && last.Phase != fulgur.PhaseWaiting && last.Phase != fulgur.PhaseEnded:
+		return out, fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("attempt %s of rollout %s is %s: report its end first", last.ID, id, last.Phase), nil)
+	}
+	sum := sha256.Sum256([]byte(credential))
+	e = e.clone()
+	if last = e.last(); last != nil && last.Phase == fulgur.PhaseWaiting {
+		b.revoked = append(b.revoked, last.cred)
+		delete(b.creds, last.cred)
+		last.cred = sum
+	} else {
+		e.attempts = append(e.attempts, attempt{cred: sum, Attempt: fulgur.Attempt{
+			Rollout: id, ID: fulgur.AttemptID(strconv.Itoa(len(e.attempts))), Phase: fulgur.PhaseWaiting}})
+		last = e.last()
+	}
+	b.creds[sum] = owner{rollout: id, attempt: last.ID}
+	b.touch(e)
+	if e.State == fulgur.Queuing {
+		e.State = fulgur.Running
+	}
+	if e.LastAttempt != last.ID {
+		e.LastAttempt = last.ID
+		e.Version++
+	}
+	b.put(e, fulgur.ChangeAttempt, last.ID, last.Phase)
+	return fulgur.OpenedAttempt{Attempt: last.Attempt, Credential: credential}, nil
 }
 
 // rank orders the phases; -1 for what is none.

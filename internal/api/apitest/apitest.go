@@ -31,6 +31,7 @@ type API interface {
 	ReportAttempts(ctx context.Context, rs []fulgur.Report) error
 	Records(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.Record, error)
 	OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.OpenedAttempt, error)
+	OpenAttempts(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.OpenedAttempt, error)
 	ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error)
 	Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
 	Calls(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Call, error)
@@ -66,6 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		"an ended rollout stays as it ended (ST-06)":                  testEnd,
 		"rewards: graded, from agents, late, repeated (ST-05)":        testRewards,
 		"calls come back as they were recorded (ST-01)":               testCalls,
+		"several attempts opened in one":                              testOpenSeveral,
 		"several reports, rewards and records in one":                 testSeveral,
 		"events come back in order, as the bytes that came (ST-02)":   testEvents,
 		"the completion log is read by cursor":                        testTerminal,

@@ -7,6 +7,32 @@ import (
 	"github.com/fulgur-rl/fulgur"
 )
 
+// testOpenSeveral opens several attempts in one.
+func testOpenSeveral(t *testing.T, s Subject) {
+	ctx := t.Context()
+	create(t, s, "waiting", "running", "ended", "queued")
+	old := must(s.API.OpenAttempt(ctx, "waiting"))(t).Credential
+	for _, id := range []fulgur.RolloutID{"running", "ended"} {
+		must(s.API.OpenAttempt(ctx, id))(t)
+	}
+	must(s.API.ReportAttempt(ctx, "running", "0", fulgur.AttemptReport{Phase: fulgur.PhaseRunning}))(t)
+	must(s.API.ReportAttempt(ctx, "ended", "0", okay))(t)
+
+	opened := must(s.API.OpenAttempts(ctx, []fulgur.RolloutID{"queued", "running", "nobody", "ended", "waiting"}))(t)
+	equal(t, "opened", len(opened), 2)
+	for i, id := range []fulgur.RolloutID{"queued", "waiting"} {
+		a := opened[i]
+		if a.Rollout != id || a.ID != "0" || a.Phase != fulgur.PhaseWaiting || a.Credential == "" || a.Credential == old {
+			t.Errorf("opened %+v, want attempt 0 of %s with a new credential", a, id)
+		}
+		equal(t, "identity", must(s.Store.Identify(ctx, a.Credential))(t).Rollout, id)
+		equal(t, "state of "+string(id), must(s.API.Rollout(ctx, id))(t).State, fulgur.Running)
+	}
+	_, err := s.Store.Identify(ctx, old)
+	wantKind(t, err, fulgur.KindDenied)
+	equal(t, "none", len(must(s.API.OpenAttempts(ctx, nil))(t)), 0)
+}
+
 // testSeveral reports, grades and reads several rollouts at a time, as trainer
 // and controller do.
 func testSeveral(t *testing.T, s Subject) {

@@ -173,6 +173,13 @@ func (c *Client) OpenAttempt(ctx context.Context, id fulgur.RolloutID) (fulgur.O
 	return send[fulgur.OpenedAttempt](ctx, c, "open attempt", "POST", escape("/rollouts", id)+"/attempts", nil)
 }
 
+func (c *Client) OpenAttempts(ctx context.Context, ids []fulgur.RolloutID) ([]fulgur.OpenedAttempt, error) {
+	if ids == nil {
+		ids = []fulgur.RolloutID{}
+	}
+	return send[[]fulgur.OpenedAttempt](ctx, c, "open attempts", "POST", "/attempts", ids)
+}
+
 func (c *Client) ReportAttempt(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID, r fulgur.AttemptReport) (fulgur.Rollout, error) {
 	return send[fulgur.Rollout](ctx, c, "report attempt", "POST", escape(escape("/rollouts", id)+"/attempts", a)+"/report", r)
 }

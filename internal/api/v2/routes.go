@@ -173,6 +173,9 @@ func (s *server) attemptRoutes() {
 	register(s, op("GET", "/rollouts/{id}/attempts/{attempt}/activity", "Get what the attempt's model calls do"), func(ctx context.Context, in *AttemptIn) (fulgur.Activity, error) {
 		return s.Gate.Activity(ctx, in.ID, in.Attempt)
 	})
+	register(s, op("POST", "/attempts", "Open the attempts of several rollouts; those that cannot have one are left out"), func(ctx context.Context, in *body[[]fulgur.RolloutID]) ([]fulgur.OpenedAttempt, error) {
+		return list(s.Store.OpenAttempts(ctx, in.Body))
+	})
 	register(s, op("POST", "/reports", "Report the phases of several attempts, all or none"), func(ctx context.Context, in *body[[]fulgur.Report]) (none, error) {
 		return none{}, s.Store.ReportAttempts(ctx, in.Body)
 	})
@@ -300,7 +303,7 @@ func (s *server) watchRoutes() {
 
 // settle is the least time between two events of a watch: changes come in
 // bursts, and each event costs both sides more than its changes.
-const settle = 10 * time.Millisecond
+const settle = 25 * time.Millisecond
 
 // pause waits for d, and says whether ctx still lasts.
 func pause(ctx context.Context, d time.Duration) bool {
