@@ -21,8 +21,8 @@ type decision struct {
 // tokens; the harness's other wishes are honoured, and those that make the
 // distribution another one than the run trains on mark the call. Where no run
 // fixes anything, the server's temperature of the mode is forced, as v1 does.
-func decide(req *call.Request, spec *fulgur.RolloutSpec, mode fulgur.Mode, index int, train, val *float64) decision {
-	w := req.Wishes
+func decide(req *call.Request, t *target, index int, opts *Options) decision {
+	w, spec := req.Wishes, t.spec
 	d := decision{sampling: fulgur.Sampling{Temperature: 1, Stop: w.Stop}}
 	s := &d.sampling
 	if w.Temperature != nil {
@@ -56,9 +56,9 @@ func decide(req *call.Request, spec *fulgur.RolloutSpec, mode fulgur.Mode, index
 		}
 		d.offContract = !sameCut(s.TopP, fixed.TopP) || s.TopK != fixed.TopK
 	default:
-		forced := val
-		if mode == fulgur.ModeTrain {
-			forced = train
+		forced := opts.ValTemperature
+		if t.mode == fulgur.ModeTrain {
+			forced = opts.TrainTemperature
 		}
 		if forced != nil {
 			s.Temperature, d.force = *forced, true
@@ -113,7 +113,7 @@ const sentinel = -9999
 const untrainableNoFinish = "no_finish_reason"
 
 // judge says why a call may not train: nil if it may.
-func judge(o *call.Order, res *call.Result, err error, offContract bool, c *fulgur.Call) []string {
+func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.Call) []string {
 	var out []string
 	if c.Mode != fulgur.ModeTrain {
 		out = append(out, fulgur.UntrainableMode)
@@ -127,7 +127,7 @@ func judge(o *call.Order, res *call.Result, err error, offContract bool, c *fulg
 	case res.Finish == "":
 		out = append(out, untrainableNoFinish)
 	}
-	if offContract {
+	if dec.offContract {
 		out = append(out, fulgur.UntrainableSampling)
 	}
 	if len(res.PromptIDs) == 0 || len(res.SampledIDs) == 0 {

@@ -42,7 +42,8 @@ func TestTemperatures(t *testing.T) {
 		"the run's is first": {&fulgur.RolloutSpec{Sampling: &fulgur.Sampling{Temperature: 0.8}}, fulgur.ModeTrain, &train, 0.8, true},
 	} {
 		t.Run(is, func(t *testing.T) {
-			if d := decide(req, c.spec, c.mode, 0, c.train, &val); d.sampling.Temperature != c.want || d.force != c.force {
+			opts := &Options{TrainTemperature: c.train, ValTemperature: &val}
+			if d := decide(req, &target{spec: c.spec, mode: c.mode}, 0, opts); d.sampling.Temperature != c.want || d.force != c.force {
 				t.Errorf("%+v", d)
 			}
 		})

@@ -65,17 +65,18 @@ func (f *flow) run(client context.Context) bool {
 	})
 	defer f.leave()
 	g.m.inflight.Inc()
-	ep, err := g.endpoint(ctx, f.t, f.id) // again: a hold ends with other endpoints
+	ep, done, err := g.admit(ctx, f.t, f.id) // behind the gate: a hold ends with other endpoints
 	if err != nil {
 		return f.unadmitted(client, err)
 	}
-	dec := decide(f.req, f.t.spec, f.t.mode, f.index, g.o.TrainTemperature, g.o.ValTemperature)
+	dec := decide(f.req, &f.t, f.index, &g.o)
 	o := f.order(ep, dec)
 	var emit func(call.Delta) error
 	if out != nil {
 		emit = f.ans.delta
 	}
 	res, err := g.o.Samplers[ep.Kind].Sample(ctx, o, emit)
+	done(res, err)
 	return f.finish(client, ctx, o, dec, res, err)
 }
 
@@ -236,6 +237,7 @@ func (f *flow) record(o *call.Order, dec decision, res *call.Result, err error, 
 		PromptIDs: res.PromptIDs, SampledIDs: res.SampledIDs, LogProbs: res.LogProbs, Spans: res.Spans,
 		Sampling: res.Sampling, Usage: res.Usage, FinishReason: res.Finish, HTTPStatus: res.Status, Error: res.Fault,
 		Fate: fulgur.FateDelivered, Retries: res.Retries, StartedAt: f.start, Latency: time.Since(f.start),
+		Auxiliary: f.t.auxiliary,
 	}
 	c.Endpoint.Key = ""
 	switch {
@@ -252,7 +254,7 @@ func (f *flow) record(o *call.Order, dec decision, res *call.Result, err error, 
 	if err != nil && c.Error == "" {
 		c.Error = err.Error()
 	}
-	c.Untrainable = judge(o, res, err, dec.offContract, c)
+	c.Untrainable = judge(o, res, err, dec, c)
 	if !finite(c.LogProbs) {
 		c.LogProbs = nil // JSON has no NaN; the answer's own words are in Response
 	}

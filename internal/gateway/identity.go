@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 )
 
 // target is whose call a request is.
@@ -20,7 +21,9 @@ type target struct {
 	mode    fulgur.Mode
 	spec    *fulgur.RolloutSpec // nil: plain serving
 	model   string              // the policy's name
-	v1      bool                // the server key on a v1 path: answered exactly as v1 does
+	// auxiliary is the rule that labelled the call; "": it is the agent's own.
+	auxiliary string
+	v1        bool // the server key on a v1 path: answered exactly as v1 does
 }
 
 // secretsOf returns the credentials of a request: a bearer key, and x-api-key.
@@ -170,7 +173,13 @@ func pick(list []fulgur.Endpoint, key string) fulgur.Endpoint {
 	return sorted[binary.BigEndian.Uint64(sum[:8])%uint64(len(sorted))]
 }
 
-// endpoint finds where a call goes now.
+// admit finds where a call goes now. What became of it there is told by done.
+func (g *Gateway) admit(ctx context.Context, t target, id fulgur.CallID) (ep fulgur.Endpoint, done func(*call.Result, error), err error) {
+	ep, err = g.endpoint(ctx, t, id)
+	return ep, func(*call.Result, error) {}, err
+}
+
+// endpoint finds where a call would go now.
 func (g *Gateway) endpoint(ctx context.Context, t target, id fulgur.CallID) (fulgur.Endpoint, error) {
 	list, err := g.o.Models.Endpoints(ctx, t.run, t.model)
 	if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound {
