@@ -93,7 +93,8 @@ type Call struct {
 	HTTPStatus   int      `json:"http_status"`
 	Error        string   `json:"error,omitempty"`
 	Fate         Fate     `json:"fate"`
-	Retries      int      `json:"retries,omitempty"`
+	Retries      int      `json:"retries,omitempty"` // tries of the upstream after the first
+	Joined       int      `json:"joined,omitempty"`  // repetitions by the client that this one generation answered
 
 	Trainable   bool     `json:"trainable"`
 	Untrainable []string `json:"untrainable,omitempty"` // the reasons, when not

@@ -37,6 +37,11 @@ type Pause struct {
 	InFlight int        `json:"in_flight"`        // calls at an upstream now; held ones are not
 	Held     int        `json:"held"`
 	Aborted  int        `json:"aborted,omitempty"` // calls that the drain's limit cut off
+	// Suspended are the calls that the limit cut off and that go on from their own
+	// tokens after the pause (PauseRequest.Partial).
+	Suspended int `json:"suspended,omitempty"`
+	// Drained is how long the last drain of this pause took.
+	Drained time.Duration `json:"drained,omitempty"`
 }
 
 // PauseRequest asks to hold a run's calls.
@@ -46,6 +51,9 @@ type PauseRequest struct {
 	Drain  time.Duration `json:"drain"`  // wait this long for in-flight calls, then abort them; 0: do not wait or abort
 	Refuse bool          `json:"refuse"` // answer 429 as v1 does in place of holding
 	Reason string        `json:"reason"`
+	// Partial: what the drain's limit cuts off goes on after the pause, from the
+	// tokens that it has; only token samplers can, other calls are aborted.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // EndpointKind says what an endpoint takes.

@@ -1,27 +1,29 @@
 package store
 
 import (
+	"bytes"
+	"database/sql"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 )
 
 // codec turns the large parts of a call into columns. It is the one place that
-// knows how they are kept: ids and log probs as 4-byte little-endian words,
-// bodies and messages as one zstd frame, for the messages repeat the bodies.
+// knows how they are kept: sampled ids and log probs as 4-byte little-endian words;
+// prompt ids (words too), and bodies with messages (which repeat them) as deltas of an
+// earlier call's (chain.go), compressed.
 type codec struct {
 	enc  *zstd.Encoder
 	dec  *zstd.Decoder
-	bufs sync.Pool // *[]byte, the plain text of bodies
+	bufs sync.Pool // *[]byte, of texts and deltas
 }
-
-// maxBodies bounds what a damaged or hostile frame may expand to.
-const maxBodies = 1 << 30
 
 func newCodec() (*codec, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2),
@@ -29,7 +31,7 @@ func newCodec() (*codec, error) {
 	if err != nil {
 		return nil, err
 	}
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(maxBodies))
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(maxText))
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +42,7 @@ func newCodec() (*codec, error) {
 type callRow struct {
 	call                                  *fulgur.Call
 	num                                   int64
-	seq                                   fulgur.Seq
+	seq, base                             fulgur.Seq // base: the call that promptIDs and bodies are deltas of, 0 for none
 	meta, promptIDs, sampledIDs, logProbs []byte
 	bodies                                []byte
 }
@@ -58,13 +60,20 @@ type callMeta struct {
 	FinishReason string           `json:"finish_reason,omitempty"`
 	Error        string           `json:"error,omitempty"`
 	Retries      int              `json:"retries,omitempty"`
+	Joined       int              `json:"joined,omitempty"`
 	Untrainable  []string         `json:"untrainable,omitempty"`
 	Auxiliary    string           `json:"auxiliary,omitempty"`
 }
 
-// bodyParts are the sections of a call's bodies, in the order of the frame.
-// Bodies are kept as the bytes that came, JSON or not.
-const bodyParts = 4 // request, sent, response, messages with tools and reply
+// The sections of a call's bodies, in order. Bodies are kept as the bytes that
+// came, JSON or not. A record of an older binary may have fewer.
+const (
+	partRequest = iota
+	partSent
+	partResponse
+	partTurns // messages, tools and reply
+	bodyParts
+)
 
 type turns struct {
 	Messages []fulgur.Message `json:"m,omitempty"`
@@ -75,7 +84,7 @@ type turns struct {
 func (c *codec) encode(call *fulgur.Call) (*callRow, error) {
 	row := &callRow{call: call}
 	meta := callMeta{Dialect: call.Dialect, Model: call.Model, Stream: call.Stream, Spans: call.Spans, Sampling: call.Sampling, Usage: call.Usage,
-		FinishReason: call.FinishReason, Error: call.Error, Retries: call.Retries, Untrainable: call.Untrainable, Auxiliary: call.Auxiliary}
+		FinishReason: call.FinishReason, Error: call.Error, Retries: call.Retries, Joined: call.Joined, Untrainable: call.Untrainable, Auxiliary: call.Auxiliary}
 	if call.Rollout == "" {
 		meta.Run = call.Run
 	}
@@ -88,44 +97,150 @@ func (c *codec) encode(call *fulgur.Call) (*callRow, error) {
 	if row.meta, err = json.Marshal(meta); err != nil {
 		return nil, fmt.Errorf("encoding call %s: %w", call.ID, err)
 	}
-	t := appendTurns(nil, &turns{call.Messages, call.Tools, call.Reply})
-	row.promptIDs, row.sampledIDs, row.logProbs = int32s(call.PromptIDs), int32s(call.SampledIDs), float32s(call.LogProbs)
-	buf := c.bufs.Get().(*[]byte)
-	defer c.bufs.Put(buf)
-	plain := (*buf)[:0]
-	for _, p := range [bodyParts][]byte{call.Request, call.Sent, call.Response, t} {
-		plain = binary.AppendUvarint(plain, uint64(len(p)))
-		plain = append(plain, p...)
-	}
-	*buf = plain
-	row.bodies = c.enc.EncodeAll(plain, make([]byte, 0, len(plain)/3+64))
+	row.sampledIDs, row.logProbs = int32s(call.SampledIDs), float32s(call.LogProbs)
 	return row, nil
 }
 
-// decode fills the large parts of call.
-func (c *codec) decode(call *fulgur.Call, meta, prompt, sampled, probs, bodies []byte) error {
+// textOf builds the text of a call in buffers that free takes back.
+func (c *codec) textOf(call *fulgur.Call) text {
+	var t text
+	body, turnBuf := c.buf(), c.buf()
+	turnBuf = appendTurns(turnBuf, &turns{call.Messages, call.Tools, call.Reply})
+	for i, p := range [bodyParts][]byte{call.Request, call.Sent, call.Response, turnBuf} {
+		t.parts[i] = len(body)
+		body = binary.AppendUvarint(body, uint64(len(p)))
+		body = append(body, p...)
+	}
+	t.parts[bodyParts] = len(body)
+	t.body, t.ids = body, appendInt32s(c.buf(), call.PromptIDs)
+	c.put(turnBuf)
+	return t
+}
+
+// write puts what is told of a call into its row.
+func (c *codec) write(row *callRow, o *told) {
+	row.base = o.base
+	row.bodies = c.pack(o.body, o.next.body)
+	if row.call.PromptIDs != nil {
+		row.promptIDs = c.pack(o.ids, o.next.ids)
+	}
+}
+
+// The forms of a packed delta.
+const (
+	formPlain = 1 + iota
+	formS2
+	formZstd
+)
+
+// Under smallDelta bytes, s2 takes a fraction of zstd's time for a few bytes more.
+const smallDelta = 4 << 10
+
+// pack compresses the delta of text that ps says.
+func (c *codec) pack(ps []piece, text []byte) []byte {
+	plain := appendDelta(c.buf(), ps, text)
+	defer c.put(plain)
+	var out []byte
+	switch n := len(plain); {
+	case n < 64:
+		return append(append(make([]byte, 0, n+1), formPlain), plain...)
+	case n < smallDelta:
+		dst := append(c.buf(), formS2)
+		dst = append(dst, s2.Encode(dst[1:cap(dst)], plain)...)
+		out = bytes.Clone(dst)
+		c.put(dst)
+	default:
+		out = c.enc.EncodeAll(plain, append(make([]byte, 0, n/3+64), formZstd))
+	}
+	if len(out) > len(plain) {
+		out = append(append(out[:0], formPlain), plain...)
+	}
+	return out
+}
+
+// unpack builds the text that pack was given, from its base.
+func (c *codec) unpack(base, packed []byte) ([]byte, error) {
+	if len(packed) == 0 {
+		return nil, errDelta
+	}
+	delta, err := packed[1:], error(nil)
+	switch packed[0] {
+	case formPlain:
+		delta = bytes.Clone(delta) // of a row that is read over
+	case formS2:
+		var n int
+		if n, err = s2.DecodedLen(delta); err == nil && n > maxText {
+			err = errDelta
+		}
+		if err == nil {
+			delta, err = s2.Decode(nil, delta)
+		}
+	case formZstd:
+		delta, err = c.dec.DecodeAll(delta, nil)
+	default:
+		err = fmt.Errorf("form %d is unknown: a newer fulgur wrote it", packed[0])
+	}
+	if err != nil {
+		return nil, err
+	}
+	return apply(base, delta)
+}
+
+func (c *codec) buf() []byte { return (*c.bufs.Get().(*[]byte))[:0] }
+
+func (c *codec) put(b []byte) { c.bufs.Put(&b) }
+
+// free takes back the buffers of a text that nobody reads any more.
+func (c *codec) free(t *tip) {
+	c.put(t.body)
+	c.put(t.ids)
+	t.body, t.ids = nil, nil
+}
+
+// columns are the large columns of a call. base is NULL where they are in the
+// form of schema 1: ids as they are, bodies as one zstd frame.
+type columns struct {
+	base                                 sql.NullInt64
+	meta, prompt, sampled, probs, bodies sql.RawBytes
+}
+
+// read builds the text of a row from that of its base.
+func (c *codec) read(cols *columns, base text) (t text, err error) {
+	if !cols.base.Valid {
+		t.ids = bytes.Clone(cols.prompt)
+		t.body, err = c.dec.DecodeAll(cols.bodies, nil)
+		return t, err
+	}
+	if t.body, err = c.unpack(base.body, cols.bodies); err == nil && cols.prompt != nil {
+		t.ids, err = c.unpack(base.ids, cols.prompt)
+	}
+	return t, err
+}
+
+// decode fills the large parts of call, which then share t's memory.
+func (c *codec) decode(call *fulgur.Call, cols *columns, t text) error {
 	var m callMeta
-	if err := json.Unmarshal(meta, &m); err != nil {
+	if err := json.Unmarshal(cols.meta, &m); err != nil {
 		return fmt.Errorf("decoding call %s: %w", call.ID, err)
 	}
 	if call.Rollout == "" {
 		call.Run = m.Run
 	}
 	call.Dialect, call.Model, call.Stream, call.Spans, call.Sampling, call.Usage = m.Dialect, m.Model, m.Stream, m.Spans, m.Sampling, m.Usage
-	call.FinishReason, call.Error, call.Retries, call.Untrainable, call.Auxiliary = m.FinishReason, m.Error, m.Retries, m.Untrainable, m.Auxiliary
+	call.FinishReason, call.Error, call.Retries, call.Joined, call.Untrainable, call.Auxiliary = m.FinishReason, m.Error, m.Retries, m.Joined, m.Untrainable, m.Auxiliary
 	if m.Endpoint != nil {
 		call.Endpoint = *m.Endpoint
 	}
-	if len(prompt)%4+len(sampled)%4+len(probs)%4 != 0 {
+	if len(t.ids)%4+len(cols.sampled)%4+len(cols.probs)%4 != 0 {
 		return fmt.Errorf("decoding call %s: the length of its ids or log probs is no multiple of 4", call.ID)
 	}
-	call.PromptIDs, call.SampledIDs, call.LogProbs = fromInt32s(prompt), fromInt32s(sampled), fromFloat32s(probs)
-	plain, err := c.dec.DecodeAll(bodies, nil)
-	if err != nil {
-		return fmt.Errorf("decoding the bodies of call %s: %w", call.ID, err)
+	call.SampledIDs, call.LogProbs = fromInt32s(cols.sampled), fromFloat32s(cols.probs)
+	if call.PromptIDs = nil; cols.prompt != nil {
+		call.PromptIDs = fromInt32s(t.ids)
 	}
+	plain := t.body
 	var parts [bodyParts][]byte
-	for i := range parts {
+	for i := 0; i < bodyParts && len(plain) > 0; i++ {
 		n, w := binary.Uvarint(plain)
 		if w <= 0 || n > uint64(len(plain)-w) {
 			return fmt.Errorf("decoding the bodies of call %s: section %d is cut", call.ID, i)
@@ -135,12 +250,12 @@ func (c *codec) decode(call *fulgur.Call, meta, prompt, sampled, probs, bodies [
 		}
 		plain = plain[w+int(n):]
 	}
-	call.Request, call.Sent, call.Response = parts[0], parts[1], parts[2]
-	t, err := readTurns(parts[3])
+	call.Request, call.Sent, call.Response = parts[partRequest], parts[partSent], parts[partResponse]
+	said, err := readTurns(parts[partTurns])
 	if err != nil {
 		return fmt.Errorf("decoding the messages of call %s: %w", call.ID, err)
 	}
-	call.Messages, call.Tools, call.Reply = t.Messages, t.Tools, t.Reply
+	call.Messages, call.Tools, call.Reply = said.Messages, said.Tools, said.Reply
 	return nil
 }
 
@@ -149,11 +264,15 @@ func int32s(v []int32) []byte {
 	if v == nil {
 		return nil
 	}
-	out := make([]byte, 4*len(v))
-	for i, x := range v {
-		binary.LittleEndian.PutUint32(out[4*i:], uint32(x))
+	return appendInt32s(make([]byte, 0, 4*len(v)), v)
+}
+
+func appendInt32s(b []byte, v []int32) []byte {
+	b = slices.Grow(b, 4*len(v))
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint32(b, uint32(x))
 	}
-	return out
+	return b
 }
 
 func fromInt32s(b []byte) []int32 {

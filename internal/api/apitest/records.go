@@ -84,7 +84,7 @@ func FullCall(id fulgur.CallID, r fulgur.RolloutID, a fulgur.AttemptID, index in
 		Reply:     &fulgur.Message{Role: "assistant", Reasoning: "hm", ToolCalls: []fulgur.ToolCall{{ID: "c2", Name: "calc", Arguments: `{"a": 1}`}}},
 		PromptIDs: []int32{1, 2, 1 << 30}, SampledIDs: []int32{-1, 5}, LogProbs: []float32{-0.125, -1.1e-7}, Spans: []fulgur.Span{{Start: 0, Version: 3}, {Start: 1, Version: 4}},
 		Sampling: fulgur.Sampling{Temperature: 1, TopP: 0.5, TopK: 3, MaxTokens: 7, Stop: []string{"\n"}, Seed: 1<<64 - 1},
-		Usage:    &fulgur.Usage{PromptTokens: 3, CompletionTokens: 2, CachedTokens: 1}, FinishReason: "stop", HTTPStatus: 200, Error: "none", Fate: fulgur.FateDelivered, Retries: 2,
+		Usage:    &fulgur.Usage{PromptTokens: 3, CompletionTokens: 2, CachedTokens: 1}, FinishReason: "stop", HTTPStatus: 200, Error: "none", Fate: fulgur.FateDelivered, Retries: 2, Joined: 1,
 		Trainable: false, Untrainable: []string{fulgur.UntrainableSampling}, Auxiliary: "title", StartedAt: time.UnixMicro(1700000000123456).UTC(), Latency: 1234567 * time.Nanosecond}
 }
 
