@@ -4,6 +4,8 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 const hexDigits = "0123456789abcdef"
@@ -82,4 +84,55 @@ func AppendIDs(dst []byte, ids []int32) []byte {
 		dst = strconv.AppendInt(dst, int64(id), 10)
 	}
 	return append(dst, ']')
+}
+
+// AppendUsage appends how many tokens a call took.
+func AppendUsage(dst []byte, u *fulgur.Usage) []byte {
+	dst = append(dst, `{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.PromptTokens), 10)
+	dst = append(dst, `,"completion_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.CompletionTokens), 10)
+	dst = append(dst, `,"total_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.PromptTokens+u.CompletionTokens), 10)
+	dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.CachedTokens), 10)
+	return append(dst, "}}"...)
+}
+
+// AppendFinish appends a finish reason; "" is null.
+func AppendFinish(dst []byte, finish string) []byte { return appendOrNull(dst, finish) }
+
+func appendOrNull(dst []byte, s string) []byte {
+	if s == "" {
+		return append(dst, "null"...)
+	}
+	return AppendString(dst, s)
+}
+
+// AppendError appends an error body in OpenAI's shape, with the one field more
+// that Anthropic's SDKs look for.
+func AppendError(dst []byte, message, kind, param, code string) []byte {
+	dst = append(dst, `{"type":"error","error":{"message":`...)
+	dst = AppendString(dst, message)
+	dst = append(dst, `,"type":`...)
+	dst = AppendString(dst, kind)
+	dst = append(dst, `,"param":`...)
+	dst = appendOrNull(dst, param)
+	dst = append(dst, `,"code":`...)
+	dst = appendOrNull(dst, code)
+	return append(dst, "}}"...)
+}
+
+// AppendModels appends a list of models.
+func AppendModels(dst []byte, models []string) []byte {
+	dst = append(dst, `{"object":"list","data":[`...)
+	for i, m := range models {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"id":`...)
+		dst = AppendString(dst, m)
+		dst = append(dst, `,"object":"model","created":0,"owned_by":"fulgur"}`...)
+	}
+	return append(dst, "]}"...)
 }

@@ -35,6 +35,17 @@ type Request struct {
 	ReturnTokenIDs      *bool             `json:"return_token_ids"`
 }
 
+// TextRequest is a text completions request, as far as it is read: a chat
+// request's parameters, and what it has in place of messages.
+type TextRequest struct {
+	Request
+	Prompt   json.RawMessage `json:"prompt"` // see ReadPrompts
+	Suffix   string          `json:"suffix"`
+	Echo     bool            `json:"echo"`
+	BestOf   int             `json:"best_of"`
+	LogProbs json.RawMessage `json:"logprobs"` // how many alternatives are shown: a number; v1 writes true
+}
+
 // StreamOptions are the options of a streamed answer.
 type StreamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
@@ -102,19 +113,24 @@ type Choice struct {
 	Index          int             `json:"index"`
 	Message        *Message        `json:"message"`
 	Delta          *Message        `json:"delta"`
+	Text           string          `json:"text"` // of text completions, whole or a piece
 	FinishReason   string          `json:"finish_reason"`
 	LogProbs       *LogProbs       `json:"logprobs"`
 	TokenIDs       json.RawMessage `json:"token_ids"`
 	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"`
 }
 
-// LogProbs are the log probs of a choice, one item per sampled token.
+// LogProbs are the log probs of a choice, one item per sampled token: Content of
+// chat completions, the other two of text completions.
 type LogProbs struct {
-	Content []LogProb `json:"content"`
+	Content       []LogProb         `json:"content"`
+	TokenLogProbs []json.RawMessage `json:"token_logprobs"`
+	Tokens        []string          `json:"tokens"`
 }
 
 // LogProb is that of one token, raw: a null or a word is not 0.
 type LogProb struct {
+	Token   string          `json:"token"`
 	LogProb json.RawMessage `json:"logprob"`
 }
 

@@ -128,3 +128,32 @@ func FuzzAppendString(f *testing.F) {
 		}
 	})
 }
+
+func TestReadPrompts(t *testing.T) {
+	for in, want := range map[string]Prompts{
+		`"a"`:            {Texts: []string{"a"}},
+		`["a","b"]`:      {Texts: []string{"a", "b"}},
+		` [1, 2] `:       {IDs: [][]int32{{1, 2}}},
+		`[[1],[2,3]]`:    {IDs: [][]int32{{1}, {2, 3}}},
+		`[[]]`:           {IDs: [][]int32{{}}},
+		``:               {},
+		`null`:           {},
+		`[]`:             {},
+		`[null]`:         {},
+		`[1,null]`:       {},
+		`[-1]`:           {},
+		`[1.5]`:          {},
+		`["a",[1]]`:      {},
+		`[[1],"a"]`:      {},
+		`[1,"a"]`:        {},
+		`{"a":1}`:        {},
+		`7`:              {},
+		`[4294967296]`:   {},
+		`[{"prompt":1}]`: {},
+	} {
+		got, err := ReadPrompts(json.RawMessage(in))
+		if bad := want.Texts == nil && want.IDs == nil; (err != nil) != bad || !bad && !reflect.DeepEqual(want, got) {
+			t.Errorf("%s: %+v, %v", in, got, err)
+		}
+	}
+}

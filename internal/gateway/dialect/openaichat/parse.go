@@ -87,7 +87,7 @@ func fill(req *call.Request, w *chatwire.Request) {
 	}
 	req.Wishes = wishes(w)
 	var err error
-	if req.Wishes.Stop, err = stopList(w.Stop); err != nil {
+	if req.Wishes.Stop, err = chatwire.StopList(w.Stop); err != nil {
 		setInvalid(req, invalid(err.Error()))
 	}
 	if req.Wishes.Temperature != nil && *req.Wishes.Temperature < 0 {
@@ -128,49 +128,8 @@ func wishes(w *chatwire.Request) call.Wishes {
 	if w.MaxCompletionTokens != nil {
 		out.MaxTokens = w.MaxCompletionTokens
 	}
-	for _, p := range []struct {
-		name    string
-		value   *float64
-		neutral float64
-	}{
-		{"frequency_penalty", w.FrequencyPenalty, 0},
-		{"presence_penalty", w.PresencePenalty, 0},
-		{"repetition_penalty", w.RepetitionPenalty, 1},
-		{"min_p", w.MinP, 0},
-	} {
-		if p.value != nil && *p.value != p.neutral {
-			out.Others = append(out.Others, p.name)
-		}
-	}
-	if b := string(bytes.TrimSpace(w.LogitBias)); b != "" && b != "null" && b != "{}" {
-		out.Others = append(out.Others, "logit_bias")
-	}
+	out.Others = w.Altering()
 	return out
-}
-
-func stopList(raw json.RawMessage) ([]string, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
-	}
-	var one string
-	if json.Unmarshal(raw, &one) == nil {
-		raw = nil
-		if one == "" {
-			return nil, nil
-		}
-		return []string{one}, nil
-	}
-	var many []string
-	if err := json.Unmarshal(raw, &many); err != nil {
-		return nil, errors.New("stop must be a string or a list of strings")
-	}
-	out := many[:0]
-	for _, s := range many {
-		if s != "" {
-			out = append(out, s)
-		}
-	}
-	return out, nil
 }
 
 func toolChoice(req *call.Request, raw json.RawMessage) {

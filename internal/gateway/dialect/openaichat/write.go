@@ -30,7 +30,7 @@ func (Dialect) AppendAnswer(dst []byte, req *call.Request, m dialect.Meta, res *
 		dst = append(dst, "null"...)
 	}
 	dst = append(dst, `,"finish_reason":`...)
-	dst = appendFinish(dst, res.Finish)
+	dst = chatwire.AppendFinish(dst, res.Finish)
 	if req.TokenIDs {
 		dst = append(dst, `,"token_ids":`...)
 		dst = chatwire.AppendIDs(dst, res.SampledIDs)
@@ -38,7 +38,7 @@ func (Dialect) AppendAnswer(dst []byte, req *call.Request, m dialect.Meta, res *
 	dst = append(dst, "}]"...)
 	if res.Usage != nil {
 		dst = append(dst, `,"usage":`...)
-		dst = appendUsage(dst, res.Usage)
+		dst = chatwire.AppendUsage(dst, res.Usage)
 	}
 	if req.TokenIDs {
 		dst = append(dst, `,"prompt_token_ids":`...)
@@ -105,25 +105,6 @@ func appendMessage(dst []byte, m fulgur.Message) []byte {
 	return append(dst, '}')
 }
 
-func appendFinish(dst []byte, finish string) []byte {
-	if finish == "" {
-		return append(dst, "null"...)
-	}
-	return chatwire.AppendString(dst, finish)
-}
-
-func appendUsage(dst []byte, u *fulgur.Usage) []byte {
-	dst = append(dst, `{"prompt_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(u.PromptTokens), 10)
-	dst = append(dst, `,"completion_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(u.CompletionTokens), 10)
-	dst = append(dst, `,"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(u.PromptTokens+u.CompletionTokens), 10)
-	dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(u.CachedTokens), 10)
-	return append(dst, "}}"...)
-}
-
 func appendLogProbs(dst []byte, tokens []call.Token) []byte {
 	dst = append(dst, `{"content":[`...)
 	for i, t := range tokens {
@@ -146,39 +127,14 @@ func appendLogProbs(dst []byte, tokens []call.Token) []byte {
 	return append(dst, "]}"...)
 }
 
-// AppendError implements dialect.Dialect: OpenAI's shape, with the one field
-// more that Anthropic's SDKs look for.
+// AppendError implements dialect.Dialect.
 func (Dialect) AppendError(dst []byte, f dialect.Failure) []byte {
-	dst = append(dst, `{"type":"error","error":{"message":`...)
-	dst = chatwire.AppendString(dst, f.Message)
-	dst = append(dst, `,"type":`...)
-	dst = chatwire.AppendString(dst, f.Type)
-	dst = append(dst, `,"param":`...)
-	dst = appendOrNull(dst, f.Param)
-	dst = append(dst, `,"code":`...)
-	dst = appendOrNull(dst, f.Code)
-	return append(dst, "}}"...)
-}
-
-func appendOrNull(dst []byte, s string) []byte {
-	if s == "" {
-		return append(dst, "null"...)
-	}
-	return chatwire.AppendString(dst, s)
+	return chatwire.AppendError(dst, f.Message, f.Type, f.Param, f.Code)
 }
 
 // AppendModels implements dialect.Dialect.
 func (Dialect) AppendModels(dst []byte, models []string) []byte {
-	dst = append(dst, `{"object":"list","data":[`...)
-	for i, m := range models {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, `{"id":`...)
-		dst = chatwire.AppendString(dst, m)
-		dst = append(dst, `,"object":"model","created":0,"owned_by":"fulgur"}`...)
-	}
-	return append(dst, "]}"...)
+	return chatwire.AppendModels(dst, models)
 }
 
 // Stream implements dialect.Dialect.
@@ -351,12 +307,12 @@ func (s *stream) Close(dst []byte, res *call.Result) []byte {
 	dst = append(dst, s.kept...)
 	dst = s.head(dst)
 	dst = append(dst, `"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":`...)
-	dst = appendFinish(dst, res.Finish)
+	dst = chatwire.AppendFinish(dst, res.Finish)
 	dst = append(dst, "}]}\n\n"...)
 	if s.req.IncludeUsage && res.Usage != nil {
 		dst = s.head(dst)
 		dst = append(dst, `"choices":[],"usage":`...)
-		dst = appendUsage(dst, res.Usage)
+		dst = chatwire.AppendUsage(dst, res.Usage)
 		dst = append(dst, "}\n\n"...)
 	}
 	return append(dst, "data: [DONE]\n\n"...)
