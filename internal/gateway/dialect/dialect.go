@@ -86,3 +86,12 @@ type Failure struct {
 	Code    string // a word that programs branch on: "context_length_exceeded"; "" for none
 	Param   string // the field that is wrong, "" for none
 }
+
+// FieldError is the cause (fulgur.Error.Err) of a complaint about one field of
+// a request: Failure.Param is its Param.
+type FieldError struct {
+	Param string // as the API's own errors name it: "input[3].role"
+}
+
+// Error names the field.
+func (e *FieldError) Error() string { return "the field " + e.Param }
