@@ -1,5 +1,7 @@
-// Package harness trains agents that are built on other people's software, with
-// the real binary. run.sh runs it.
+// Package harness tries the real binary with other people's software: agents on
+// their SDKs in training, the SDKs and harnesses that people ship at fulgur serve
+// with a scripted model behind it, and Agent Lightning v1's own client, controllers
+// and rollout manager. run.sh runs it; run/ holds a script for each harness.
 package harness
 
 import (
@@ -14,10 +16,10 @@ import (
 	"time"
 )
 
-// fulgur runs the binary in dir and returns its standard output.
-func fulgur(t *testing.T, binary, dir string, args ...string) string {
+// cli runs the binary in dir and returns its standard output.
+func cli(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	return command(t, dir, binary, args...)
+	return command(t, dir, binary(t), args...)
 }
 
 func command(t *testing.T, dir, name string, args ...string) string {
@@ -45,10 +47,10 @@ type rollout struct {
 	} `json:"outcome"`
 }
 
-func rollouts(t *testing.T, binary, dir string, want int) []rollout {
+func rollouts(t *testing.T, dir string, want int) []rollout {
 	t.Helper()
 	var all []rollout
-	for line := range strings.Lines(fulgur(t, binary, dir, "rollouts", "list", "--run", "calc", "--limit", "0", "--json")) {
+	for line := range strings.Lines(cli(t, dir, "rollouts", "list", "--run", "calc", "--limit", "0", "--json")) {
 		var r rollout
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
@@ -68,9 +70,7 @@ func rollouts(t *testing.T, binary, dir string, want int) []rollout {
 // it, with the SDK that its build line installs; that environment then runs the
 // agent's own tests, and an agent of Agent Lightning v1.
 func TestPythonAgents(t *testing.T) {
-	if os.Getenv("FULGUR_HARNESS") == "" {
-		t.Skip("FULGUR_HARNESS=1 runs it (make test-harness): it installs Python packages")
-	}
+	needHarness(t, false)
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -84,13 +84,11 @@ func TestPythonAgents(t *testing.T) {
 	if line == nil {
 		t.Fatal("examples/calc/run.yaml documents no Python worker")
 	}
-	binary := filepath.Join(t.TempDir(), "fulgur")
-	command(t, root, "go", "build", "-o", binary, "./cmd/fulgur")
 	small := []string{"train", runFile, "--set", "validation.every=0", "--set", "data.test=", "--set", "algorithm.group_size=4", "--set", "algorithm.groups_per_step=4"}
 
 	dir := t.TempDir()
-	fulgur(t, binary, dir, append(small, "--set", "steps=3", "--set", "agent.build="+line[1], "--set", "agent.command="+line[2], "--set", "agent.worker=true")...)
-	rollouts(t, binary, dir, 3*16)
+	cli(t, dir, append(small, "--set", "steps=3", "--set", "agent.build="+line[1], "--set", "agent.command="+line[2], "--set", "agent.worker=true")...)
+	rollouts(t, dir, 3*16)
 
 	python := filepath.Join(dir, "runs", "calc", "venv", "bin", "python")
 	command(t, filepath.Join(root, "examples", "calc-python"), python, "test_agent.py")
@@ -98,9 +96,9 @@ func TestPythonAgents(t *testing.T) {
 	t.Run("an agent of Agent Lightning v1", func(t *testing.T) {
 		script := filepath.Join(root, "test", "harness", "agl_agent.py")
 		dir := t.TempDir()
-		fulgur(t, binary, dir, append(small, "--set", "steps=1", "--set", "agent.build=[]", "--set", fmt.Sprintf("agent.command=[%q, %q]", python, script),
+		cli(t, dir, append(small, "--set", "steps=1", "--set", "agent.build=[]", "--set", fmt.Sprintf("agent.command=[%q, %q]", python, script),
 			"--set", "reward.builtin=", "--set", "reward.expected=", "--set", "reward.from=agent")...)
-		for _, r := range rollouts(t, binary, dir, 16) {
+		for _, r := range rollouts(t, dir, 16) {
 			if r.Reward != nil && *r.Reward != 0.5 && *r.Reward != 0.25 {
 				t.Errorf("rollout %s: reward %g is not the agent's", r.ID, *r.Reward)
 			}

@@ -1,0 +1,212 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur/examples/calc"
+	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/engine/serve"
+	"github.com/fulgur-rl/fulgur/internal/gateway/render/tokenizer"
+)
+
+// The scripted model as its server knows it.
+const (
+	modelName    = "scripted"
+	modelVersion = 3
+)
+
+// step is one reply of a scripted model.
+type step struct {
+	text  string
+	calls []toolCall
+}
+
+// toolCall is a call of a tool; args is JSON.
+type toolCall struct{ name, args string }
+
+// written is the step as the built-in model writes it.
+func (s step) written() string {
+	var b strings.Builder
+	b.WriteString(s.text)
+	for _, c := range s.calls {
+		fmt.Fprintf(&b, "\n<tool_call>{\"name\":%q,\"arguments\":%s}</tool_call>", c.name, c.args)
+	}
+	return b.String()
+}
+
+// model is a model server that follows a script. It takes tokens (vLLM's
+// completions with token ids) and messages (chat completions with token ids), and
+// replies by the number of turns it has taken in the conversation, so that a
+// repeated request gets the same reply. To a request that offers no tools it
+// gives the aside: harnesses ask for titles so.
+type model struct {
+	URL   string
+	tok   *tokenizer.Tokenizer
+	end   int32
+	steps []step
+	tool  string // of the main conversation; "": the script needs none
+	aside string
+
+	mu     sync.Mutex
+	asked  []int // the step of each request, in order; -1: an aside
+	before func(step int)
+}
+
+// newModel starts a scripted model. before, if not nil, is called ahead of each
+// reply.
+func newModel(t *testing.T, tool string, steps []step, before func(step int)) *model {
+	t.Helper()
+	b, err := calc.Files.ReadFile("model/tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &model{steps: steps, tool: tool, aside: "A title", before: before}
+	if m.tok, err = tokenizer.Parse(b); err != nil {
+		t.Fatal(err)
+	}
+	end, ok := m.tok.ID("<|im_end|>")
+	if !ok {
+		t.Fatal("the built-in model has no <|im_end|>")
+	}
+	m.end = end
+	mux := http.NewServeMux()
+	mux.Handle("/v1/", serve.New(m, serve.Options{Model: modelName, ContextLength: 1 << 18, VocabSize: m.tok.VocabSize()}))
+	mux.HandleFunc("POST /v1/chat/completions", m.chat)
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	m.URL = s.URL + "/v1"
+	return m
+}
+
+// steps that were asked for, in order.
+func (m *model) taken() []int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]int(nil), m.asked...)
+}
+
+// next picks the reply.
+func (m *model) next(turns int, aside bool) (string, step) {
+	at := min(turns, len(m.steps)-1)
+	s := m.steps[at]
+	if aside {
+		at, s = -1, step{text: m.aside}
+	}
+	m.mu.Lock()
+	m.asked = append(m.asked, at)
+	m.mu.Unlock()
+	if m.before != nil {
+		m.before(at)
+	}
+	return s.written(), s
+}
+
+// Generate implements engine.Generator.
+func (m *model) Generate(ctx context.Context, req engine.GenerateRequest, emit func(engine.Token) error) (engine.Generation, error) {
+	prompt := m.tok.Decode(req.Prompt)
+	turns := strings.Count(prompt, "<|im_start|>assistant\n") - 1
+	head, _, _ := strings.Cut(prompt, "<|im_end|>")
+	text, _ := m.next(turns, m.tool != "" && !strings.Contains(head, "\n"+m.tool+"("))
+	out := engine.Generation{FinishReason: "stop"}
+	for _, id := range append(m.tok.Encode(nil, text), m.end) {
+		if req.MaxTokens > 0 && len(out.Tokens) == req.MaxTokens {
+			out.FinishReason = "length"
+			break
+		}
+		t := engine.Token{ID: id, LogProb: logProbOf(id), Version: modelVersion}
+		out.Tokens = append(out.Tokens, t)
+		if emit != nil {
+			if err := emit(t); err != nil {
+				return out, err
+			}
+		}
+	}
+	return out, ctx.Err()
+}
+
+// logProbOf makes a log prob that tells tokens apart.
+func logProbOf(id int32) float32 { return -0.25 - float32(id%8)/16 }
+
+// chat answers as vLLM does for return_token_ids and logprobs.
+func (m *model) chat(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Stream   bool
+		Tools    []json.RawMessage
+		Messages []struct {
+			Role    string
+			Content json.RawMessage
+		}
+	}
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(body, &q)
+	}
+	if err != nil {
+		http.Error(w, `{"error":{"message":"not a chat request","code":400}}`, http.StatusBadRequest)
+		return
+	}
+	turns, all := 0, ""
+	for _, x := range q.Messages {
+		if x.Role == "assistant" {
+			turns++
+		}
+		all += "<|im_start|>" + x.Role + "\n" + string(x.Content) + "<|im_end|>\n"
+	}
+	text, s := m.next(turns, m.tool != "" && len(q.Tools) == 0)
+	prompt, ids := m.tok.Encode(nil, all+"<|im_start|>assistant\n"), append(m.tok.Encode(nil, text), m.end)
+	usage := map[string]int{"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)}
+	finish := "stop"
+	calls := []map[string]any{}
+	for i, c := range s.calls {
+		finish = "tool_calls"
+		calls = append(calls, map[string]any{"index": i, "id": fmt.Sprintf("call_%d_%d", turns, i), "type": "function",
+			"function": map[string]string{"name": c.name, "arguments": c.args}})
+	}
+	message := map[string]any{"role": "assistant", "content": s.text}
+	if len(calls) > 0 {
+		message["tool_calls"] = calls
+	}
+	head := map[string]any{"id": "chatcmpl-1", "created": 1, "model": modelName}
+	if !q.Stream {
+		head["object"], head["prompt_token_ids"], head["usage"] = "chat.completion", prompt, usage
+		head["choices"] = []any{map[string]any{"index": 0, "message": message, "finish_reason": finish, "token_ids": ids, "logprobs": logProbs(ids)}}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(head)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	head["object"] = "chat.completion.chunk"
+	send := func(choices ...map[string]any) {
+		head["choices"] = choices
+		b, _ := json.Marshal(head)
+		_, _ = fmt.Fprintf(w, "data: %s\n\n", b)
+		w.(http.Flusher).Flush()
+		delete(head, "prompt_token_ids")
+	}
+	head["prompt_token_ids"] = prompt
+	send(map[string]any{"index": 0, "delta": map[string]any{"role": "assistant", "content": ""}})
+	send(map[string]any{"index": 0, "delta": map[string]any{"content": s.text}, "token_ids": ids, "logprobs": logProbs(ids)})
+	for _, c := range calls {
+		send(map[string]any{"index": 0, "delta": map[string]any{"tool_calls": []any{c}}})
+	}
+	send(map[string]any{"index": 0, "delta": map[string]any{}, "finish_reason": finish, "token_ids": []int{}})
+	head["usage"] = usage
+	send([]map[string]any{}...)
+	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+func logProbs(ids []int32) any {
+	var content []map[string]any
+	for _, id := range ids {
+		content = append(content, map[string]any{"token": "", "logprob": logProbOf(id), "top_logprobs": []any{}})
+	}
+	return map[string]any{"content": content}
+}
