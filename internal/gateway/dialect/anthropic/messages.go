@@ -27,8 +27,8 @@ type block struct {
 // left in, no two calls of a conversation would share a token.
 const billing = "x-anthropic-billing-header:"
 
-// blocks reads content: a string is one text block, null is none.
-func blocks(raw json.RawMessage) ([]block, error) {
+// blocks reads the blocks of the field what: a string is one of text, null is none.
+func blocks(what string, raw json.RawMessage) ([]block, error) {
 	switch {
 	case len(raw) == 0 || string(raw) == "null":
 		return nil, nil
@@ -36,18 +36,18 @@ func blocks(raw json.RawMessage) ([]block, error) {
 		b := []block{{Type: "text"}}
 		return b, json.Unmarshal(raw, &b[0].Text)
 	case raw[0] != '[':
-		return nil, errors.New("content must be a string or a list of blocks")
+		return nil, errors.New(what + " must be a string or a list of blocks")
 	}
 	var list []block
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return list, errors.New("content: " + typeMessage(err))
+		return nil, errors.New(what + ": " + typeMessage(err))
 	}
 	return list, nil
 }
 
 // text joins the text blocks of content that may hold no others.
 func (r *reader) text(raw json.RawMessage) (string, error) {
-	list, err := blocks(raw)
+	list, err := blocks("content", raw)
 	if len(list) == 1 && list[0].Type == "text" {
 		return list[0].Text, err
 	}
@@ -73,9 +73,9 @@ func (r *reader) foreign(typ string) {
 
 // system makes the first message of the system prompt, if there is one.
 func (r *reader) system(raw json.RawMessage) {
-	list, err := blocks(raw)
+	list, err := blocks("system", raw)
 	if err != nil {
-		r.fail("system: " + strings.TrimPrefix(err.Error(), "content: "))
+		r.fail(err.Error())
 	}
 	var b strings.Builder
 	for _, k := range list {
@@ -116,7 +116,7 @@ func (r *reader) message(m *message) error {
 // user adds a tool message for each tool result, and a user message for the
 // text between them, in order.
 func (r *reader) user(raw json.RawMessage) error {
-	list, err := blocks(raw)
+	list, err := blocks("content", raw)
 	var text strings.Builder
 	said := len(list) == 0 // there is a user message to add
 	flush := func() {
@@ -156,7 +156,7 @@ func (r *reader) user(raw json.RawMessage) error {
 
 // assistant adds an assistant's turn.
 func (r *reader) assistant(raw json.RawMessage) error {
-	list, err := blocks(raw)
+	list, err := blocks("content", raw)
 	m := fulgur.Message{Role: "assistant"}
 	for i, k := range list {
 		switch k.Type {

@@ -24,7 +24,7 @@ func (r *reader) tool(i int, raw json.RawMessage) {
 		r.fail(fmt.Sprintf("tools[%d]: %s", i, typeMessage(err)))
 		return
 	}
-	own := t.Type == "" || t.Type == "custom"
+	own := t.Type == "" || t.Type == "custom" || t.Type == "function" // that is OpenAI's word
 	switch schema := t.InputSchema; {
 	case len(schema) > 0 && schema[0] == '{':
 		if t.Name == "" {
