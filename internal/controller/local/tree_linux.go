@@ -33,10 +33,26 @@ func attributes(orphans bool) *syscall.SysProcAttr {
 }
 
 // awaitExit returns when the child has exited, and leaves it to be reaped: its
-// number, and that of its group, stay taken until then.
+// number, and that of its group, stay taken until then. It waits in the
+// network poller where the kernel can (5.10): a thread that blocks for each
+// child keeps the Go scheduler's monitor busy.
 func awaitExit(pid int) {
+	if fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err == nil {
+		f := os.NewFile(uintptr(fd), "pidfd")
+		defer func() { _ = f.Close() }()
+		if c, err := f.SyscallConn(); err == nil && c.Read(func(uintptr) bool { return exited(pid) }) == nil {
+			return
+		}
+	}
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // that is the loop
 	}
+}
+
+// exited says whether a child has exited.
+func exited(pid int) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+	return err != nil && err != unix.EINTR || info.Signo != 0
 }
 
 // bootID changes with every boot of the machine.
