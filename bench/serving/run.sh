@@ -5,11 +5,16 @@
 #
 #   bench/serving/run.sh [STEPS] [BINARY]
 #
-# STEPS of 64 rollouts or more each (12 by default). BINARY is measured in place of this
+# STEPS of 64 rollouts or more each (12 by default), or "demo": the whole of it, with
+# its evaluations. BINARY is measured in place of this
 # checkout's, to compare two. PROFILES=DIR keeps a CPU profile of each process there.
 set -eu
 cd "$(dirname "$0")/../.."
 steps=${1:-12}
+case $steps in
+demo) sets='' ;;
+*) sets="--set steps=$steps --set validation.every=0 --set stop.validation=0 --set data.test=" ;;
+esac
 tmp=$(mktemp -d)
 serve='' controller='' train=''
 trap 'for p in $train $controller $serve; do kill -INT "$p" 2>/dev/null || true; done; wait; rm -rf "$tmp"' EXIT
@@ -43,8 +48,8 @@ for _ in $(seq 600); do [ -x "$tmp/controller/runs/calc-agents/agent" ] && break
 [ -x "$tmp/controller/runs/calc-agents/agent" ] || die "the agent was not built"
 sleep 1
 serve0=$(cpu "$serve") controller0=$(cpu "$controller")
-(cd "$tmp/train" && exec env $(profile train) "$bin" train calc/run.yaml --server "$url" --key K -o runs --set steps="$steps" \
-	--set validation.every=0 --set stop.validation=0 --set data.test=) >"$tmp/train.log" 2>&1 &
+# shellcheck disable=SC2086 # several words, or none
+(cd "$tmp/train" && exec env $(profile train) "$bin" train calc/run.yaml --server "$url" --key K -o runs $sets) >"$tmp/train.log" 2>&1 &
 train=$!
 last='0 0'
 while now=$(cpu "$train" 2>/dev/null) && [ -n "$now" ] && kill -0 "$train" 2>/dev/null; do last=$now; sleep 0.05; done
