@@ -140,10 +140,7 @@ func (m *model) chat(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Stream   bool
 		Tools    []json.RawMessage
-		Messages []struct {
-			Role    string
-			Content json.RawMessage
-		}
+		Messages []turn
 	}
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -158,7 +155,7 @@ func (m *model) chat(w http.ResponseWriter, r *http.Request) {
 		if x.Role == "assistant" {
 			turns++
 		}
-		all += "<|im_start|>" + x.Role + "\n" + string(x.Content) + "<|im_end|>\n"
+		all += x.written()
 	}
 	text, s := m.next(turns, m.tool != "" && len(q.Tools) == 0)
 	prompt, ids := m.tok.Encode(nil, all+"<|im_start|>assistant\n"), append(m.tok.Encode(nil, text), m.end)
@@ -201,6 +198,28 @@ func (m *model) chat(w http.ResponseWriter, r *http.Request) {
 	head["usage"] = usage
 	send([]map[string]any{}...)
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+// turn is a turn of a chat request.
+type turn struct {
+	Role      string
+	Content   json.RawMessage
+	ToolCalls []struct {
+		Function struct{ Name, Arguments string }
+	} `json:"tool_calls"`
+}
+
+// written is the turn as a chat template writes it, so that a prompt which sends
+// a reply back extends that reply's tokens.
+func (x turn) written() string {
+	var s step
+	if json.Unmarshal(x.Content, &s.text) != nil { // null, or blocks
+		s.text = string(x.Content)
+	}
+	for _, c := range x.ToolCalls {
+		s.calls = append(s.calls, toolCall{c.Function.Name, c.Function.Arguments})
+	}
+	return "<|im_start|>" + x.Role + "\n" + s.written() + "<|im_end|>\n"
 }
 
 func logProbs(ids []int32) any {

@@ -35,9 +35,13 @@ var build struct {
 	err  error
 }
 
-// binary builds fulgur once for all tests.
+// binary builds fulgur once for all tests; FULGUR_BINARY names one to test in
+// its place.
 func binary(t *testing.T) string {
 	t.Helper()
+	if path := os.Getenv("FULGUR_BINARY"); path != "" {
+		return path
+	}
 	build.Do(func() {
 		dir, err := os.MkdirTemp("", "fulgur-harness-")
 		if err != nil {
