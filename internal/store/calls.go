@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -23,6 +24,16 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 	if err != nil {
 		return fulgur.E(fulgur.KindInvalid, op, "the call cannot be recorded", err)
 	}
+	var ch *chain
+	if c.Rollout != "" {
+		if row.num, err = s.number(ctx, op, c.Rollout); err != nil {
+			return err
+		}
+		ch = s.chains.of(chainKey{row.num, c.Attempt})
+	}
+	t := s.codec.textOf(c)
+	told := ch.tell(&t)
+	s.codec.write(row, &told)
 	var run fulgur.RunID
 	err = s.do(ctx, op, func(b *batch) error {
 		if c.Rollout != "" {
@@ -30,14 +41,21 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 			if err != nil {
 				return err
 			}
-			row.num, run = e.num, e.Run
+			run = e.Run
 		}
 		row.seq = b.next()
 		b.calls = append(b.calls, row)
 		return nil
 	})
+	if err != nil || ch == nil {
+		s.codec.free(told.next)
+	}
 	if err != nil {
 		return err
+	}
+	if ch != nil {
+		told.next.recorded(row.seq)
+		s.chains.keep(ch, told.next, told.old, s.codec.free)
 	}
 	c.Seq = row.seq
 	if c.Run == "" {
@@ -68,11 +86,20 @@ func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.Attem
 	}
 	defer rows.Close()
 	var out []fulgur.Call
+	texts := map[int64]text{} // by position: a base comes before what is told against it
 	for rows.Next() {
-		c, err := s.scanCall(rows)
+		c, cols, err := scanCall(rows, true)
 		if err != nil {
 			return nil, s.fail(op, err)
 		}
+		t, err := s.codec.read(cols, texts[cols.base.Int64])
+		if err == nil {
+			err = s.codec.decode(&c, cols, t)
+		}
+		if err != nil {
+			return nil, s.fail(op, fmt.Errorf("call %s: %w", c.ID, err))
+		}
+		texts[int64(c.Seq)] = t
 		out = append(out, c)
 	}
 	if err := rows.Err(); err != nil {
@@ -152,30 +179,62 @@ func (s *Store) RecordedAttempts(ctx context.Context, id fulgur.RolloutID) ([]fu
 // Call returns one call, also of a rollout that was deleted.
 func (s *Store) Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error) {
 	const op = "get call"
-	c, err := s.scanCall(s.queries.callByID.QueryRowContext(ctx, string(id)))
+	c, cols, err := scanCall(s.queries.callByID.QueryRowContext(ctx, string(id)), false)
 	if errors.Is(err, sql.ErrNoRows) {
 		return c, fulgur.E(fulgur.KindNotFound, op, "Call not found: "+string(id), nil)
+	}
+	if err != nil {
+		return c, s.fail(op, err)
+	}
+	t, err := s.readAlone(ctx, cols)
+	if err == nil {
+		err = s.codec.decode(&c, cols, t)
 	}
 	return c, s.fail(op, err)
 }
 
-func (s *Store) scanCall(row scanner) (c fulgur.Call, err error) {
-	var (
-		seq, started, latency                 int64
-		rollout, run                          sql.NullString
-		id, attempt, mode, fate               string
-		meta, prompt, sampled, probs, content sql.RawBytes
-	)
-	dest := []any{&seq, &id, &rollout, &run, &attempt, &c.Index, &mode, &c.HTTPStatus, &fate, &c.Trainable, &started, &latency}
-	if _, ok := row.(*sql.Rows); ok {
-		err = row.Scan(append(dest, &meta, &prompt, &sampled, &probs, &content)...)
-	} else { // RawBytes need rows
-		err = row.Scan(append(dest, (*[]byte)(&meta), (*[]byte)(&prompt), (*[]byte)(&sampled), (*[]byte)(&probs), (*[]byte)(&content))...)
+// readAlone builds the text of a row from those that it is told against, the
+// earliest first.
+func (s *Store) readAlone(ctx context.Context, cols *columns) (t text, err error) {
+	todo := []*columns{cols}
+	for at := cols.base.Int64; at != 0; {
+		of := &columns{}
+		err := s.queries.base.QueryRowContext(ctx, at).Scan(&of.base, (*[]byte)(&of.prompt), (*[]byte)(&of.bodies))
+		if err != nil {
+			return t, fmt.Errorf("reading its base, the call at %d: %w", at, err)
+		}
+		if of.base.Int64 >= at {
+			return t, errDelta // a chain goes back only
+		}
+		todo, at = append(todo, of), of.base.Int64
 	}
-	if err != nil {
-		return c, err
+	for i := len(todo) - 1; i >= 0 && err == nil; i-- {
+		t, err = s.codec.read(todo[i], t)
+	}
+	return t, err
+}
+
+// scanCall reads a row: the call without its large parts, and the columns of
+// these; raw ones are good until the rows move on.
+func scanCall(row scanner, raw bool) (c fulgur.Call, cols *columns, err error) {
+	var (
+		seq, started, latency   int64
+		rollout, run            sql.NullString
+		id, attempt, mode, fate string
+	)
+	cols = &columns{}
+	dest := []any{&seq, &id, &rollout, &run, &attempt, &c.Index, &mode, &c.HTTPStatus, &fate, &c.Trainable, &started, &latency, &cols.base}
+	for _, col := range []*sql.RawBytes{&cols.meta, &cols.prompt, &cols.sampled, &cols.probs, &cols.bodies} {
+		if raw {
+			dest = append(dest, col)
+		} else { // a single row takes no RawBytes
+			dest = append(dest, (*[]byte)(col))
+		}
+	}
+	if err := row.Scan(dest...); err != nil {
+		return c, nil, err
 	}
 	c.Seq, c.ID, c.Rollout, c.Run, c.Attempt = fulgur.Seq(seq), fulgur.CallID(id), fulgur.RolloutID(rollout.String), fulgur.RunID(run.String), fulgur.AttemptID(attempt)
 	c.Mode, c.Fate, c.StartedAt, c.Latency = fulgur.Mode(mode), fulgur.Fate(fate), fromMicros(started), time.Duration(latency)
-	return c, s.codec.decode(&c, meta, prompt, sampled, probs, content)
+	return c, cols, nil
 }

@@ -105,13 +105,15 @@ func (c *codec) encode(call *fulgur.Call) (*callRow, error) {
 func (c *codec) textOf(call *fulgur.Call) text {
 	var t text
 	body, turnBuf := c.buf(), c.buf()
-	turnBuf = appendTurns(turnBuf, &turns{call.Messages, call.Tools, call.Reply})
+	turnBuf, from, to := appendTurns(turnBuf, &turns{call.Messages, call.Tools, call.Reply})
 	for i, p := range [bodyParts][]byte{call.Request, call.Sent, call.Response, turnBuf} {
 		t.parts[i] = len(body)
 		body = binary.AppendUvarint(body, uint64(len(p)))
 		body = append(body, p...)
 	}
 	t.parts[bodyParts] = len(body)
+	turnsAt := t.parts[partTurns+1] - len(turnBuf)
+	t.said = [2]int{turnsAt + from, turnsAt + to}
 	t.body, t.ids = body, appendInt32s(c.buf(), call.PromptIDs)
 	c.put(turnBuf)
 	return t
@@ -145,10 +147,10 @@ func (c *codec) pack(ps []piece, text []byte) []byte {
 	case n < 64:
 		return append(append(make([]byte, 0, n+1), formPlain), plain...)
 	case n < smallDelta:
-		dst := append(c.buf(), formS2)
-		dst = append(dst, s2.Encode(dst[1:cap(dst)], plain)...)
-		out = bytes.Clone(dst)
-		c.put(dst)
+		scratch := slices.Grow(c.buf(), s2.MaxEncodedLen(n))
+		enc := s2.Encode(scratch[:cap(scratch)], plain)
+		out = append(append(make([]byte, 0, len(enc)+1), formS2), enc...)
+		c.put(scratch)
 	default:
 		out = c.enc.EncodeAll(plain, append(make([]byte, 0, n/3+64), formZstd))
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"database/sql"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -40,20 +41,47 @@ func FuzzDecode(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	row, err := c.encode(&fulgur.Call{ID: "x", Request: json.RawMessage(`{"a":1}`), PromptIDs: []int32{1, 2}, LogProbs: []float32{-1},
-		Messages: []fulgur.Message{{Role: "user", Content: "hi"}}})
+	call := &fulgur.Call{ID: "x", Request: json.RawMessage(`{"a":1}`), PromptIDs: []int32{1, 2}, LogProbs: []float32{-1},
+		Messages: []fulgur.Message{{Role: "user", Content: "hi"}}}
+	row := encoded(f, c, &chain{}, call)
+	base, err := c.read(columnsOf(row), text{})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add([]byte(row.meta), row.promptIDs, row.logProbs, row.bodies)
-	f.Add([]byte("{}"), []byte{1}, []byte{}, []byte{})
-	f.Add([]byte("{}"), []byte{}, []byte{}, c.enc.EncodeAll([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, nil))
-	f.Fuzz(func(t *testing.T, meta, ids, probs, bodies []byte) {
+	f.Add([]byte(row.meta), row.promptIDs, row.logProbs, row.bodies, true)
+	f.Add([]byte("{}"), []byte{1}, []byte{}, []byte{}, false)
+	f.Add([]byte("{}"), []byte{}, []byte{}, c.enc.EncodeAll([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, nil), false)
+	f.Add([]byte("{}"), []byte{1, 1, 17, 0}, []byte{}, []byte{1, 2, 5, 0, 6, 7, 8, 9}, true)
+	f.Fuzz(func(t *testing.T, meta, ids, probs, bodies []byte, delta bool) {
 		var call fulgur.Call
-		if c.decode(&call, meta, ids, nil, probs, bodies) == nil && len(call.PromptIDs) != len(ids)/4 {
-			t.Errorf("%d ids of %d bytes", len(call.PromptIDs), len(ids))
+		cols := &columns{base: sql.NullInt64{Int64: 1, Valid: delta}, meta: meta, prompt: ids, probs: probs, bodies: bodies}
+		got, err := c.read(cols, base)
+		if err == nil && c.decode(&call, cols, got) == nil && len(call.PromptIDs) != len(got.ids)/4 {
+			t.Errorf("%d ids of %d bytes", len(call.PromptIDs), len(got.ids))
 		}
 	})
+}
+
+// encoded is a call's row, told as the next of ch.
+func encoded(t testing.TB, c *codec, ch *chain, call *fulgur.Call) *callRow {
+	t.Helper()
+	row, err := c.encode(call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	txt := c.textOf(call)
+	told := ch.tell(&txt)
+	c.write(row, &told)
+	row.seq = call.Seq
+	if ch != nil {
+		told.next.recorded(call.Seq)
+		ch.put(told.next, told.old, c.free)
+	}
+	return row
+}
+
+func columnsOf(row *callRow) *columns {
+	return &columns{base: sql.NullInt64{Int64: int64(row.base), Valid: true}, meta: row.meta, prompt: row.promptIDs, sampled: row.sampledIDs, probs: row.logProbs, bodies: row.bodies}
 }
 
 func TestACallIsTheSameAfterTheCodec(t *testing.T) {
@@ -67,12 +95,13 @@ func TestACallIsTheSameAfterTheCodec(t *testing.T) {
 		"no ids is not none": {PromptIDs: []int32{}, SampledIDs: nil, LogProbs: []float32{}},
 		"a large body":       {Rollout: "r", Request: json.RawMessage(`"` + strings.Repeat("long ", 20_000) + `"`)},
 	} {
-		row, err := c.encode(&want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cols := columnsOf(encoded(t, c, nil, &want))
 		got := fulgur.Call{Rollout: want.Rollout}
-		if err := c.decode(&got, row.meta, row.promptIDs, row.sampledIDs, row.logProbs, row.bodies); err != nil {
+		txt, err := c.read(cols, text{})
+		if err == nil {
+			err = c.decode(&got, cols, txt)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want, got); d != "" {
@@ -92,7 +121,7 @@ func TestTurnsAreReadInBothForms(t *testing.T) {
 			Reply:    &fulgur.Message{Role: "assistant", ToolCalls: []fulgur.ToolCall{call}},
 		},
 	} {
-		b := appendTurns(nil, &want)
+		b, _, _ := appendTurns(nil, &want)
 		got, err := readTurns(b)
 		if d := cmp.Diff(want, got); d != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, d)

@@ -18,10 +18,10 @@ type queries struct {
 	byID, num, page, changed, tries       *sql.Stmt
 	credential, completions               *sql.Stmt
 	callsOf, callByID, eventsOf, callsAll *sql.Stmt
-	recorded                              *sql.Stmt
+	recorded, base                        *sql.Stmt
 }
 
-const callColumns = `SELECT c.seq, c.call, r.rollout, r.run, c.attempt, c.idx, c.mode, c.status, c.fate, c.trainable, c.started, c.latency, c.meta, c.prompt_ids, c.sampled_ids, c.log_probs, c.bodies
+const callColumns = `SELECT c.seq, c.call, r.rollout, r.run, c.attempt, c.idx, c.mode, c.status, c.fate, c.trainable, c.started, c.latency, c.base, c.meta, c.prompt_ids, c.sampled_ids, c.log_probs, c.bodies
 	FROM calls c LEFT JOIN rollouts r ON r.num = c.num`
 
 func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error) {
@@ -43,6 +43,7 @@ func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error)
 		{&q.recorded, `SELECT attempt FROM (SELECT attempt, seq FROM calls WHERE num = ? UNION ALL SELECT attempt, seq FROM events WHERE num = ?) AS records
 			GROUP BY attempt ORDER BY min(seq)`},
 		{&q.callByID, callColumns + ` WHERE c.call = ?`},
+		{&q.base, `SELECT base, prompt_ids, bodies FROM calls WHERE seq = ?`},
 		{&q.eventsOf, `SELECT seq, attempt, type, data, unused, at FROM events WHERE num = ? ORDER BY seq`},
 	} {
 		s, err := db.PrepareContext(ctx, d.Rebind(p.q))

@@ -43,8 +43,8 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 			outcome = excluded.outcome, started = excluded.started, ended = excluded.ended, cred = excluded.cred`},
 		{&st.putCredential, `INSERT INTO credentials (sum, scope, num, attempt, created) VALUES (?, ?, ?, ?, ?)`},
 		{&st.deleteCredential, `DELETE FROM credentials WHERE sum = ?`},
-		{&st.insertCall, `INSERT INTO calls (seq, call, num, attempt, idx, mode, status, fate, trainable, started, latency, meta, prompt_ids, sampled_ids, log_probs, bodies)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&st.insertCall, `INSERT INTO calls (seq, call, num, attempt, idx, mode, status, fate, trainable, started, latency, base, meta, prompt_ids, sampled_ids, log_probs, bodies)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&st.insertEvent, `INSERT INTO events (seq, num, attempt, type, data, unused, at) VALUES (?, ?, ?, ?, ?, ?, ?)`},
 		{&st.insertCompletion, `INSERT INTO completions (pos, num, state, data_id, is_train) VALUES (?, ?, ?, ?, ?)`},
 		{&st.putRun, `INSERT INTO runs (run, model, config, version, created, updated, ended, seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -204,7 +204,7 @@ func (st *statements) putOneAttempt(num int64, a *attempt) error {
 func (st *statements) flushRecords(b *batch) error {
 	for _, c := range b.calls {
 		if _, err := st.insertCall.Exec(int64(c.seq), string(c.call.ID), c.num, string(c.call.Attempt), c.call.Index, string(c.call.Mode), c.call.HTTPStatus,
-			string(c.call.Fate), c.call.Trainable, micros(c.call.StartedAt), int64(c.call.Latency), c.meta, c.promptIDs, c.sampledIDs, c.logProbs, c.bodies); err != nil {
+			string(c.call.Fate), c.call.Trainable, micros(c.call.StartedAt), int64(c.call.Latency), int64(c.base), c.meta, c.promptIDs, c.sampledIDs, c.logProbs, c.bodies); err != nil {
 			return err
 		}
 	}

@@ -38,6 +38,7 @@ type Store struct {
 	opts   Options
 	keySum [sha256.Size]byte
 	codec  *codec
+	chains *chains
 
 	write, read *sql.DB
 	sql         *statements // the writer's alone
@@ -61,7 +62,7 @@ func Open(ctx context.Context, d Driver, o Options) (*Store, error) {
 	if o.Rand == nil {
 		o.Rand = rand.Reader
 	}
-	s := &Store{driver: d, opts: o, keySum: sha256.Sum256([]byte(o.ServerKey)),
+	s := &Store{driver: d, opts: o, keySum: sha256.Sum256([]byte(o.ServerKey)), chains: newChains(maxChained),
 		reqs: make(chan *request, 256), stop: make(chan struct{}), done: make(chan struct{})}
 	var err error
 	if s.codec, err = newCodec(); err != nil {

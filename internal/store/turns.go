@@ -15,12 +15,16 @@ const turnsFormat = 1
 
 var errTurns = errors.New("the messages are cut")
 
-func appendTurns(b []byte, t *turns) []byte {
+// appendTurns also says where the messages start and end in what it appended.
+func appendTurns(b []byte, t *turns) (out []byte, from, to int) {
+	start := len(b)
 	b = append(b, turnsFormat)
 	b = binary.AppendUvarint(b, uint64(len(t.Messages)))
+	from = len(b) - start
 	for i := range t.Messages {
 		b = appendMessage(b, &t.Messages[i])
 	}
+	to = len(b) - start
 	b = binary.AppendUvarint(b, uint64(len(t.Tools)))
 	for i := range t.Tools {
 		tool := &t.Tools[i]
@@ -30,9 +34,9 @@ func appendTurns(b []byte, t *turns) []byte {
 		b = appendText(b, tool.Raw)
 	}
 	if t.Reply == nil {
-		return append(b, 0)
+		return append(b, 0), from, to
 	}
-	return appendMessage(append(b, 1), t.Reply)
+	return appendMessage(append(b, 1), t.Reply), from, to
 }
 
 func appendMessage(b []byte, m *fulgur.Message) []byte {

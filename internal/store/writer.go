@@ -118,7 +118,22 @@ func (s *Store) commit(rs []*request) error {
 	s.mu.Lock()
 	s.live.publish(b)
 	s.mu.Unlock()
+	s.dropChains(b)
 	return nil
+}
+
+// dropChains lets go of the texts of attempts that will not call any more.
+func (s *Store) dropChains(b *batch) {
+	for _, e := range b.entries {
+		for i := range e.attempts {
+			if a := &e.attempts[i]; e.hidden || a.Phase == fulgur.PhaseEnded {
+				s.chains.drop(chainKey{e.num, a.ID}, s.codec.free)
+			}
+		}
+		if e.hidden || e.State.Terminal() {
+			s.chains.drop(chainKey{e.num, e.LastAttempt}, s.codec.free)
+		}
+	}
 }
 
 func (b *batch) empty() bool {

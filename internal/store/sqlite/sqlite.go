@@ -43,8 +43,11 @@ func New(path string, o Options) *Driver { return &Driver{path: path, opts: o} }
 //go:embed 0001.sql
 var schema1 string
 
+//go:embed 0002.sql
+var schema2 string
+
 // Migrations returns the schema's steps.
-func (d *Driver) Migrations() []string { return []string{schema1} }
+func (d *Driver) Migrations() []string { return []string{schema1, schema2} }
 
 // Name returns "sqlite".
 func (d *Driver) Name() string { return "sqlite" }

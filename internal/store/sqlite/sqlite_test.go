@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,10 +113,13 @@ func TestAFullDiskFailsLoudlyAndNothingIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := make([]int32, 2000)
+	for i := range ids { // nothing to compress
+		ids[i] = rand.Int32()
+	}
 	kept := 0
 	var err error
 	for ; kept < 1000 && err == nil; kept++ {
-		err = s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", Index: kept, PromptIDs: ids})
+		err = s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", Index: kept, SampledIDs: ids})
 	}
 	kept--
 	if fulgur.KindOf(err) != fulgur.KindExhausted || !strings.Contains(fulgur.PublicMessage(err), "disk is full") {
@@ -129,7 +133,7 @@ func TestAFullDiskFailsLoudlyAndNothingIsLost(t *testing.T) {
 	if calls, err := s.Calls(ctx, "r", "0"); err != nil || len(calls) != kept {
 		t.Errorf("after a restart: %d calls, %v; want %d", len(calls), err, kept)
 	}
-	if err := s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", PromptIDs: ids}); err != nil {
+	if err := s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", SampledIDs: ids}); err != nil {
 		t.Errorf("the refused call, again: %v", err)
 	}
 }

@@ -1,0 +1,245 @@
+package store
+
+import (
+	"container/list"
+	"sync"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Calls of an attempt form chains: a call is kept as a delta of an earlier one.
+// Which one is a skip list: number k of a chain is told against k-1; where k is
+// a multiple of 8, against k-8; of 64, k-64; of 512, k-512. What is new in the
+// history is so written at most four times, and reading one call of the first
+// 512 takes at most 21 others.
+const (
+	fanout = 8
+	levels = 3
+)
+
+// text is what is told of a call against another: its bodies, section after
+// section, and its prompt ids as 4-byte words.
+type text struct {
+	body  []byte
+	parts [bodyParts + 1]int // where each section of body starts; the last is its end
+	said  [2]int             // where its messages are in body
+	ids   []byte
+}
+
+// anchor is how a tip's text is told against an earlier one of its chain.
+type anchor struct {
+	seq       fulgur.Seq
+	body, ids []piece
+}
+
+// tip is the newest call of a chain, with its text.
+type tip struct {
+	text
+	seq     fulgur.Seq
+	k       int            // its number in the chain
+	anchors [levels]anchor // the last multiple of 8, of 64, of 512
+}
+
+// maxTips is how many conversations of one attempt are told apart: sub-agents,
+// titles, summaries.
+const maxTips = 4
+
+// maxChained bounds the memory for tips, in bytes.
+const maxChained = 64 << 20
+
+// chain holds the tips of one attempt's conversations, the last used in front.
+type chain struct {
+	key  chainKey
+	mu   sync.Mutex
+	tips []*tip
+	size int // as chains counts it; under the mutex of chains
+}
+
+type chainKey struct {
+	num     int64
+	attempt fulgur.AttemptID
+}
+
+// chains are the chains of the attempts that called last. What is dropped costs
+// space, not truth: the next call of such an attempt stands for itself.
+type chains struct {
+	limit int // bytes of all tips
+
+	mu    sync.Mutex
+	byKey map[chainKey]*list.Element // of *chain
+	used  *list.List
+	bytes int
+}
+
+func newChains(limit int) *chains {
+	return &chains{limit: limit, byKey: map[chainKey]*list.Element{}, used: list.New()}
+}
+
+// of returns the chain of an attempt, a new one if there is none.
+func (c *chains) of(k chainKey) *chain {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.byKey[k]; e != nil {
+		c.used.MoveToFront(e)
+		return e.Value.(*chain)
+	}
+	ch := &chain{key: k}
+	c.byKey[k] = c.used.PushFront(ch)
+	return ch
+}
+
+// keep makes t, whose call is on record, a tip of ch; old, if it is still one,
+// goes. What is dropped is handed to free.
+func (c *chains) keep(ch *chain, t, old *tip, free func(*tip)) {
+	size := ch.put(t, old, free)
+	c.mu.Lock()
+	var gone []*chain
+	if e := c.byKey[ch.key]; e != nil && e.Value.(*chain) == ch {
+		c.bytes += size - ch.size
+		ch.size = size
+	}
+	for c.bytes > c.limit && c.used.Len() > 1 {
+		last := c.used.Remove(c.used.Back()).(*chain)
+		delete(c.byKey, last.key)
+		c.bytes -= last.size
+		gone = append(gone, last)
+	}
+	c.mu.Unlock()
+	for _, g := range gone {
+		g.clear(free)
+	}
+}
+
+// drop forgets the chain of an attempt.
+func (c *chains) drop(k chainKey, free func(*tip)) {
+	c.mu.Lock()
+	e := c.byKey[k]
+	if e == nil {
+		c.mu.Unlock()
+		return
+	}
+	ch := c.used.Remove(e).(*chain)
+	delete(c.byKey, k)
+	c.bytes -= ch.size
+	c.mu.Unlock()
+	ch.clear(free)
+}
+
+func (ch *chain) put(t, old *tip, free func(*tip)) (size int) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	kept := make([]*tip, 1, maxTips)
+	kept[0] = t
+	for _, x := range ch.tips {
+		if x == old || len(kept) == maxTips {
+			free(x)
+			continue
+		}
+		kept = append(kept, x)
+	}
+	ch.tips = kept
+	for _, x := range kept {
+		size += 1024 + cap(x.body) + cap(x.ids)
+	}
+	return size
+}
+
+func (ch *chain) clear(free func(*tip)) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	for _, t := range ch.tips {
+		free(t)
+	}
+	ch.tips = nil
+}
+
+// told is a call's text as it is kept.
+type told struct {
+	base      fulgur.Seq // 0: it stands for itself
+	body, ids []piece
+	// next is the tip that the call makes, old the one that it goes on from, nil
+	// where it starts a conversation.
+	next, old *tip
+}
+
+// tell finds the tip that says the most of t, and tells t against it; a nil chain
+// has none.
+func (ch *chain) tell(t *text) told {
+	if ch == nil {
+		return told{body: whole(t.body), ids: whole(t.ids), next: &tip{text: *t}}
+	}
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	var best *tip
+	score := -1
+	for _, x := range ch.tips {
+		if s := x.agrees(t); s > score {
+			best, score = x, s
+		}
+	}
+	next := &tip{text: *t}
+	if best == nil {
+		next.stand()
+		return told{body: whole(t.body), ids: whole(t.ids), next: next}
+	}
+	out := told{base: best.seq, next: next}
+	for i := range bodyParts {
+		out.body = diff(out.body, best.body[best.parts[i]:best.parts[i+1]], t.body[t.parts[i]:t.parts[i+1]], best.parts[i])
+	}
+	out.ids = diff(nil, best.ids, t.ids, 0)
+	if score >= best.length()*3/4 {
+		out.old = best
+	}
+	next.follow(best, &out)
+	return out
+}
+
+// length and agrees are in bytes of messages and prompt ids: all of a tip, and
+// those in which t goes on from it.
+func (x *tip) length() int { return x.said[1] - x.said[0] + len(x.ids) }
+
+func (x *tip) agrees(t *text) int {
+	return commonPrefix(x.body[x.said[0]:x.said[1]], t.body[t.said[0]:t.said[1]]) + commonPrefix(x.ids, t.ids)
+}
+
+// whole are the pieces of a text that stands for itself.
+func whole(b []byte) []piece { return addPiece(nil, own, len(b)) }
+
+// same are the pieces of a text against itself.
+func same(b []byte) []piece { return []piece{{0, len(b)}} }
+
+// stand makes t the first of its chain.
+func (t *tip) stand() {
+	for l := range t.anchors {
+		t.anchors[l] = anchor{body: same(t.body), ids: same(t.ids)}
+	}
+}
+
+// follow makes t the one behind prev, against which out tells it, and turns out
+// to the anchor where it is that one's turn.
+func (t *tip) follow(prev *tip, out *told) {
+	t.k = prev.k + 1
+	body, ids := out.body, out.ids
+	at := t.k
+	turn := true
+	for l := range t.anchors {
+		turn = turn && at%fanout == 0
+		at /= fanout
+		a := anchor{seq: prev.anchors[l].seq, body: compose(body, prev.anchors[l].body), ids: compose(ids, prev.anchors[l].ids)}
+		if turn {
+			out.base, out.body, out.ids = a.seq, a.body, a.ids
+			a = anchor{body: same(t.body), ids: same(t.ids)}
+		}
+		t.anchors[l] = a
+	}
+}
+
+// recorded sets the position that t's call has got.
+func (t *tip) recorded(seq fulgur.Seq) {
+	t.seq = seq
+	for l := range t.anchors {
+		if t.anchors[l].seq == 0 {
+			t.anchors[l].seq = seq
+		}
+	}
+}

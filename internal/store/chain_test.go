@@ -1,0 +1,169 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/google/go-cmp/cmp"
+)
+
+func randomBytes(r *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = "abcdefghijklmnopqrstuvwxyz \n"[r.IntN(28)]
+	}
+	return b
+}
+
+// changed makes the next text of a history: something is put in, taken out or
+// changed at a few places, and something comes behind.
+func changed(r *rand.Rand, b []byte) []byte {
+	for range r.IntN(4) {
+		at := r.IntN(len(b) + 1)
+		cut := min(r.IntN(40), len(b)-at)
+		b = bytes.Join([][]byte{b[:at], randomBytes(r, r.IntN(40)), b[at+cut:]}, nil)
+	}
+	return append(bytes.Clone(b), randomBytes(r, r.IntN(2000))...)
+}
+
+func TestADeltaGivesTheTextBack(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 300 {
+		base := randomBytes(r, r.IntN(8000))
+		texts := [][]byte{base}
+		var toFirst []piece
+		for k := range 6 {
+			last := texts[len(texts)-1]
+			next := changed(r, last)
+			ps := diff(nil, last, next, 0)
+			if k == 0 {
+				toFirst = ps
+			} else {
+				toFirst = compose(ps, toFirst)
+			}
+			for name, c := range map[string]struct {
+				base []byte
+				ps   []piece
+			}{"the one before": {last, ps}, "the first": {base, toFirst}} {
+				delta := appendDelta(nil, c.ps, next)
+				got, err := apply(c.base, delta)
+				if err != nil || !bytes.Equal(got, next) {
+					t.Fatalf("history %d, text %d against %s: %v, %d bytes of %d", i, k, name, err, len(got), len(next))
+				}
+				if over := len(delta) - len(next); over > 16 {
+					t.Errorf("a delta is %d bytes longer than its text", over)
+				}
+			}
+			texts = append(texts, next)
+		}
+	}
+}
+
+func FuzzApply(f *testing.F) {
+	base := []byte("the base of a delta, of some length")
+	f.Add(base, []byte{1, 9, 0})
+	f.Add([]byte{}, []byte{1, 4, 1, 2})
+	f.Add(base, appendDelta(nil, diff(nil, base, append([]byte("x"), base...), 0), append([]byte("x"), base...)))
+	f.Fuzz(func(t *testing.T, base, delta []byte) {
+		if out, err := apply(base, delta); err == nil && len(out) > len(delta)*max(len(base), 1) {
+			t.Errorf("%d bytes of %d and %d", len(out), len(delta), len(base))
+		}
+	})
+}
+
+// TestCallsOfOneAttemptAreToldAgainstEachOther plays three conversations of one
+// attempt, interleaved, and reads each call back over its chain.
+func TestCallsOfOneAttemptAreToldAgainstEachOther(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	c, err := newCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch := &chain{}
+	type talk struct {
+		messages []fulgur.Message
+		ids      []int32
+	}
+	var talks [3]talk
+	rows := map[fulgur.Seq]*callRow{}
+	var calls []fulgur.Call
+	stored, plain := 0, 0
+	for i := range 700 {
+		k := &talks[r.IntN(1+2*r.IntN(2))]
+		k.messages = append(k.messages, fulgur.Message{Role: "user", Content: string(randomBytes(r, 200))})
+		for range 50 {
+			k.ids = append(k.ids, r.Int32N(150000))
+		}
+		body, err := json.Marshal(map[string]any{"messages": k.messages, "user": i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := fulgur.Call{ID: "x", Rollout: "r", Seq: fulgur.Seq(i + 1), Request: body, Messages: k.messages, PromptIDs: k.ids,
+			Response: json.RawMessage(fmt.Sprintf(`{"id":%d,"ids":%v}`, r.Int64(), k.ids))}
+		row := encoded(t, c, ch, &call)
+		if row.base >= row.seq {
+			t.Fatalf("call %d is told against call %d", row.seq, row.base)
+		}
+		rows[call.Seq] = row
+		calls = append(calls, call)
+		stored += len(row.bodies) + len(row.promptIDs)
+		plain += len(call.Request) + len(call.Response) + 4*len(call.PromptIDs)
+	}
+	if stored*20 > plain {
+		t.Errorf("%d bytes are stored of %d", stored, plain)
+	}
+	for i := range calls {
+		want := calls[i]
+		var path []*callRow
+		for at := want.Seq; at != 0; at = rows[at].base {
+			path = append(path, rows[at])
+		}
+		if len(path) > 1+levels*(fanout-1)+3 { // 3: new conversations start against another
+			t.Errorf("call %d is read over %d", i, len(path))
+		}
+		var txt text
+		for j := len(path) - 1; j >= 0; j-- {
+			if txt, err = c.read(columnsOf(path[j]), txt); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := fulgur.Call{ID: want.ID, Rollout: want.Rollout, Seq: want.Seq}
+		if err := c.decode(&got, columnsOf(path[0]), txt); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(want, got) {
+			t.Fatalf("call %d (-want +got):\n%s", i, cmp.Diff(want, got))
+		}
+	}
+}
+
+func TestChainsLetGo(t *testing.T) {
+	c, err := newCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := 0
+	all := newChains(100_000)
+	for i := range 100 {
+		ch := all.of(chainKey{num: int64(i % 50), attempt: "0"})
+		txt := c.textOf(&fulgur.Call{Request: bytes.Repeat([]byte("x"), 10_000)})
+		told := ch.tell(&txt)
+		told.next.recorded(fulgur.Seq(i + 1))
+		all.keep(ch, told.next, told.old, func(*tip) { free++ })
+	}
+	if all.bytes > all.limit || len(all.byKey) != all.used.Len() || free < 90 {
+		t.Errorf("%d bytes in %d chains, %d freed", all.bytes, len(all.byKey), free)
+	}
+	for k := range all.byKey {
+		all.drop(k, func(*tip) { free++ })
+	}
+	all.drop(chainKey{num: 1 << 40}, nil)
+	if all.bytes != 0 || all.used.Len() != 0 || free != 100 {
+		t.Errorf("%d bytes in %d chains, %d freed", all.bytes, all.used.Len(), free)
+	}
+}

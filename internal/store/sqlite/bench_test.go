@@ -1,0 +1,315 @@
+package sqlite_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
+)
+
+// talk is an agent's conversation as a gateway records it: per call 315 new
+// prompt ids (the answer's 200 and a tool's output) and about 1.3 KB of text, told
+// in the request, in what was sent, in the messages, and as ids in the response.
+// After 100 calls a request is 130 KB and a prompt 32,000 ids.
+type talk struct {
+	rng      *rand.Rand
+	ids      []int32
+	messages []fulgur.Message
+	bodies   [][]byte // of messages
+	text     []byte   // of ids
+	k        int
+}
+
+const sampledPerCall, toolPerCall = 200, 115
+
+func newTalk(seed uint64) *talk {
+	t := &talk{rng: rand.New(rand.NewPCG(seed, 1))}
+	t.grow(512)
+	t.say("system", "You are a coding agent. Use the tools. Finish with submit.")
+	t.say("user", "Fix the failing test in the repository. "+t.prose(600))
+	return t
+}
+
+func (t *talk) grow(n int) {
+	for range n {
+		t.ids = append(t.ids, t.rng.Int32N(150000))
+		if len(t.text) > 0 {
+			t.text = append(t.text, ',')
+		}
+		t.text = strconv.AppendInt(t.text, int64(t.ids[len(t.ids)-1]), 10)
+	}
+}
+
+func (t *talk) say(role, content string) {
+	t.messages = append(t.messages, fulgur.Message{Role: role, Content: content})
+	b, _ := json.Marshal(map[string]string{"role": role, "content": content})
+	t.bodies = append(t.bodies, b)
+}
+
+func (t *talk) prose(n int) string {
+	words := strings.Fields("the test fails because a value is parsed twice so we look at parser and then run it again with more output")
+	var sb strings.Builder
+	for sb.Len() < n {
+		sb.WriteString(words[t.rng.IntN(len(words))] + " ")
+	}
+	return sb.String()
+}
+
+func (t *talk) code(n int) string {
+	var sb strings.Builder
+	for sb.Len() < n {
+		fmt.Fprintf(&sb, "    if x[%d] == \"k%d\":\n\treturn self._v.get('%s', %d)  # é\n", t.rng.IntN(100), t.rng.IntN(1000), t.prose(12), t.rng.IntN(9999))
+	}
+	return sb.String()
+}
+
+// call makes the next call of the conversation.
+func (t *talk) call(r fulgur.RolloutID) *fulgur.Call {
+	const tools = `],"tools":[{"type":"function","function":{"name":"bash","description":"Run a command","parameters":{"type":"object","properties":{"command":{"type":"string"}},"required":["command"]}}}]`
+	c := &fulgur.Call{ID: fulgur.CallID(fmt.Sprintf("%s.%d", r, t.k)), Rollout: r, Attempt: "0", Index: t.k, Mode: fulgur.ModeTrain, Dialect: "openai-chat", Model: "policy",
+		Endpoint: fulgur.Endpoint{Model: "policy", Kind: fulgur.EndpointChat, URL: "http://127.0.0.1:9000/v1"}, Messages: t.messages[:len(t.messages):len(t.messages)],
+		Sampling: fulgur.Sampling{Temperature: 1, MaxTokens: 1024}, FinishReason: "stop", HTTPStatus: 200, Fate: fulgur.FateDelivered, Trainable: true, StartedAt: time.UnixMicro(1700000000000000).UTC(), Latency: time.Second}
+	head := fmt.Sprintf(`{"model":"policy","user":"conv-%s-%d","max_tokens":1024,"messages":[`, r, t.k)
+	body := head + string(bytes.Join(t.bodies, []byte{','})) + tools
+	c.Request, c.Sent = json.RawMessage(body+"}"), json.RawMessage(body+`,"temperature":1.0,"logprobs":true,"return_token_ids":true}`)
+	c.PromptIDs = t.ids[:len(t.ids):len(t.ids)]
+	prompt, before := len(t.text), len(t.ids)
+	t.grow(sampledPerCall)
+	c.SampledIDs = t.ids[before:len(t.ids):len(t.ids)]
+	answer := t.prose(300)
+	res := fmt.Appendf(nil, `{"id":"chatcmpl-%x","object":"chat.completion","created":1700000000,"model":"policy","prompt_token_ids":[%s],"choices":[{"index":0,"finish_reason":"stop","stop_reason":null,"token_ids":[%s],"message":{"role":"assistant","content":%q,"tool_calls":[]},"logprobs":{"content":[`,
+		t.rng.Int64(), t.text[:prompt], t.text[prompt+1:], answer)
+	for i, id := range c.SampledIDs {
+		c.LogProbs = append(c.LogProbs, -t.rng.Float32()*3)
+		res = fmt.Appendf(res, `{"token":" w%d","logprob":%.6f,"bytes":null,"top_logprobs":[]}`, id, c.LogProbs[i])
+		if i < sampledPerCall-1 {
+			res = append(res, ',')
+		}
+	}
+	c.Response = fmt.Appendf(res, `]}}],"usage":{"prompt_tokens":%d,"completion_tokens":%d}}`, before, sampledPerCall)
+	c.Usage = &fulgur.Usage{PromptTokens: before, CompletionTokens: sampledPerCall}
+	c.Reply = &fulgur.Message{Role: "assistant", Content: answer}
+	t.say("assistant", answer)
+	t.say("user", t.code(800))
+	t.grow(toolPerCall)
+	t.k++
+	return c
+}
+
+func cpu() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func openBench(b *testing.B) (*store.Store, string) {
+	path := filepath.Join(b.TempDir(), "s.db")
+	s, err := store.Open(b.Context(), sqlite.New(path, sqlite.Options{}), store.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { s.Close() })
+	return s, path
+}
+
+func rollouts(b *testing.B, s *store.Store, ids ...fulgur.RolloutID) {
+	specs := make([]fulgur.RolloutSpec, len(ids))
+	for i, id := range ids {
+		specs[i] = fulgur.RolloutSpec{ID: id, Run: fulgur.DefaultRun, Input: json.RawMessage(`{"data_id":"x"}`)}
+	}
+	if _, err := s.CreateRollouts(b.Context(), specs); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkGrowingHistories records b.N agents of 100 calls, 8 at a time, and
+// prints what a call takes on disk and of the processor, without making it.
+func BenchmarkGrowingHistories(b *testing.B) {
+	s, path := openBench(b)
+	var making, took time.Duration
+	var mu sync.Mutex
+	total, most := 0, uint64(0)
+	for n := 0; n < b.N; n += 8 {
+		var ids []fulgur.RolloutID
+		var talks []*talk
+		for i := n; i < min(b.N, n+8); i++ {
+			ids, talks = append(ids, fulgur.RolloutID(fmt.Sprint("r", i))), append(talks, newTalk(uint64(i)))
+		}
+		rollouts(b, s, ids...)
+		for range 100 {
+			begin := cpu()
+			calls := make([]*fulgur.Call, len(talks))
+			for i, t := range talks {
+				calls[i] = t.call(ids[i])
+			}
+			made := cpu()
+			var wg sync.WaitGroup
+			for _, c := range calls {
+				wg.Go(func() {
+					if err := s.AppendCall(b.Context(), c); err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			mu.Lock()
+			making, took, total = making+made-begin, took+cpu()-made, total+len(calls)
+			mu.Unlock()
+		}
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		most = max(most, m.Sys)
+	}
+	size := int64(0)
+	for _, end := range []string{"", "-wal"} {
+		if st, err := os.Stat(path + end); err == nil {
+			size += st.Size()
+		}
+	}
+	b.ReportMetric(float64(size)/float64(total)/1024, "KiB/call")
+	b.ReportMetric(float64(took.Microseconds())/float64(total), "cpu-µs/call")
+	b.ReportMetric(float64(most)/(1<<20), "MiB-of-memory")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkReadingAnAgent reads a rollout of 100 such calls: whole, as records,
+// and its last call alone.
+func BenchmarkReadingAnAgent(b *testing.B) {
+	s, path := openBench(b)
+	rollouts(b, s, "r")
+	t := newTalk(1)
+	for range 100 {
+		if err := s.AppendCall(b.Context(), t.call("r")); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	s, err := store.Open(b.Context(), sqlite.New(path, sqlite.Options{}), store.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for name, f := range map[string]func() error{
+		"calls": func() error { _, err := s.Calls(b.Context(), "r", "0"); return err },
+		"record": func() error {
+			_, err := s.Records(b.Context(), []fulgur.RolloutID{"r"})
+			return err
+		},
+		"one call": func() error { _, err := s.Call(b.Context(), "r.99"); return err },
+	} {
+		b.Run(name, func(b *testing.B) {
+			from := cpu()
+			for b.Loop() {
+				if err := f(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric((cpu()-from).Seconds()/float64(b.N), "cpu-s/op")
+		})
+	}
+}
+
+// BenchmarkSmallCall records calls of the size of the demo's: four of a growing
+// history per rollout, by 16 callers.
+func BenchmarkSmallCall(b *testing.B) {
+	s, _ := openBench(b)
+	const callers = 16
+	var ids []fulgur.RolloutID
+	for i := range callers * (b.N/callers/4 + 1) {
+		ids = append(ids, fulgur.RolloutID(fmt.Sprint("r", i)))
+	}
+	rollouts(b, s, ids...)
+	filler := strings.Repeat("Use the calculator. Answer with a number. ", 50)
+	calls := make([][]*fulgur.Call, callers)
+	for w := range callers {
+		for i := range b.N / callers {
+			k := i % 4
+			id := ids[w*(b.N/callers/4+1)+i/4]
+			c := &fulgur.Call{ID: fulgur.CallID(fmt.Sprintf("%d.%d", w, i)), Rollout: id, Attempt: "0", Index: k, HTTPStatus: 200, Trainable: true}
+			for m := range 2*k + 2 {
+				c.Messages = append(c.Messages, fulgur.Message{Role: "user", Content: filler[:2000-400*min(m, 4)] + fmt.Sprint(w, i/4, m)})
+			}
+			c.Request, _ = json.Marshal(c.Messages)
+			for n := range 100 + 100*k {
+				c.PromptIDs = append(c.PromptIDs, int32(n*n%700))
+			}
+			c.SampledIDs, c.LogProbs = c.PromptIDs[:40], make([]float32, 40)
+			calls[w] = append(calls[w], c)
+		}
+	}
+	runtime.GC()
+	from := cpu()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for _, list := range calls {
+		wg.Go(func() {
+			for _, c := range list {
+				if err := s.AppendCall(b.Context(), c); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64((cpu()-from).Microseconds())/float64(b.N), "cpu-µs/call")
+}
+
+// BenchmarkListing lists what is open among 100,000 rollouts, and reads a page of
+// 1000 of the completion log.
+func BenchmarkListing(b *testing.B) {
+	s, _ := openBench(b)
+	specs := make([]fulgur.RolloutSpec, 100_000)
+	for i := range specs {
+		specs[i] = fulgur.RolloutSpec{ID: fulgur.RolloutID(fmt.Sprint("r", i)), Run: fulgur.DefaultRun, Input: json.RawMessage(`{"data_id":"x"}`)}
+	}
+	if _, err := s.CreateRollouts(b.Context(), specs); err != nil {
+		b.Fatal(err)
+	}
+	failed := fulgur.Failed
+	var wg sync.WaitGroup
+	for w := range 100 {
+		wg.Go(func() {
+			for i := w; i < len(specs)-100; i += 100 {
+				if _, err := s.PatchStatus(b.Context(), specs[i].ID, fulgur.StatusPatch{State: &failed}); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for name, f := range map[string]func() (int, error){
+		"open": func() (int, error) {
+			rs, err := s.Rollouts(b.Context(), fulgur.RolloutQuery{States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}})
+			return len(rs), err
+		},
+		"page of 1000": func() (int, error) {
+			p, err := s.Terminal(b.Context(), 50_000, 1000)
+			return len(p.Items), err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			from := cpu()
+			for b.Loop() {
+				if n, err := f(); err != nil || n < 100 {
+					b.Fatal(n, err)
+				}
+			}
+			b.ReportMetric(float64((cpu()-from).Microseconds())/float64(b.N), "cpu-µs/op")
+		})
+	}
+}
