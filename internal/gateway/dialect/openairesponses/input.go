@@ -90,9 +90,6 @@ func (r *reader) item(at string, v gjson.Result) {
 	case "custom_tool_call":
 		r.call(at, &it, customArguments(r.str(it.input, at+".input")))
 	case "function_call_output", "custom_tool_call_output":
-		if it.callID == "" {
-			r.complain(at+".call_id", at+" has no call_id")
-		}
 		r.add(fulgur.Message{Role: "tool", ToolCallID: it.callID, Content: r.content(at+".output", it.output)})
 	case "item_reference":
 		r.complain(at, at+" is an item_reference, which is not supported: items are not stored. Send the item itself")
@@ -116,9 +113,6 @@ func (r *reader) message(at string, it *item) {
 func (r *reader) call(at string, it *item, arguments string) {
 	if it.name == "" {
 		r.complain(at+".name", at+" has no name")
-	}
-	if it.callID == "" {
-		r.complain(at+".call_id", at+" has no call_id")
 	}
 	m := r.turn()
 	m.ToolCalls = append(m.ToolCalls, fulgur.ToolCall{ID: it.callID, Name: flatten(it.space, it.name), Arguments: arguments})
