@@ -33,7 +33,8 @@ var layout = map[string]row{
 	"reward": {".", true},
 	"audit":  {".", true},
 
-	"gateway":                           {". gateway/call gateway/dialect gateway/sampler", false},
+	"gateway":                           {". gateway/call gateway/dialect gateway/sampler gateway/route", false},
+	"gateway/route":                     {"", true},
 	"gateway/call":                      {".", true},
 	"gateway/chatwire":                  {".", true},
 	"gateway/dialect":                   {". gateway/call", true},
