@@ -109,13 +109,13 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 	return gateway.New(g)
 }
 
-// routes puts every handler at its place: the gateway owns /proxy/rollout,
-// /openai, /anthropic and /v1, the API owns /api and v1's pause routes.
+// routes puts every handler at its place: the gateway owns /proxy/rollout and
+// the paths of the dialects, the API owns /api and v1's pause routes.
 func (s *server) routes(o serverOptions) http.Handler {
 	two := v2.New(v2.Options{Store: s.store, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
 	one := v1.New(v1.Options{Store: s.store, Pauser: pauser{s.gateway}})
 	mux := http.NewServeMux()
-	for _, p := range []string{"/proxy/rollout/", "/openai/", "/anthropic/", "/v1/"} {
+	for _, p := range s.gateway.Patterns() {
 		mux.Handle(p, s.gateway.Handler())
 	}
 	mux.Handle("/api/v2/", two)

@@ -34,6 +34,8 @@ type attempt struct {
 	since    time.Time
 	held     time.Duration
 	late     int // requests after the end
+	open     int // requests that are being read or answered
+	bucket   bucket
 	spec     *fulgur.RolloutSpec
 	model    string
 }
@@ -82,7 +84,7 @@ func (s *attempts) peek(k attemptKey) *attempt {
 func (a *attempt) idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.inflight == 0 && a.holding == 0
+	return a.inflight == 0 && a.holding == 0 && a.open == 0
 }
 
 // index gives the next call its number. The first time it looks at what is on

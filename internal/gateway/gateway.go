@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -20,79 +23,75 @@ import (
 func (g *Gateway) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/proxy/rollout/{id}/attempt/{attempt}/mode/{mode}/{path...}", func(w http.ResponseWriter, r *http.Request) {
-		g.serve(w, r, path{fulgur.RolloutID(r.PathValue("id")), fulgur.AttemptID(r.PathValue("attempt")), fulgur.Mode(r.PathValue("mode"))}, r.PathValue("path"))
+		g.serve(w, r, path{rollout: fulgur.RolloutID(r.PathValue("id")), attempt: fulgur.AttemptID(r.PathValue("attempt")),
+			mode: fulgur.Mode(r.PathValue("mode"))}, r.PathValue("path"))
 	})
-	for _, prefix := range []string{"openai", "anthropic"} {
-		mux.HandleFunc("/"+prefix+"/{path...}", func(w http.ResponseWriter, r *http.Request) {
-			g.serve(w, r, path{}, prefix+"/"+r.PathValue("path"))
-		})
-	}
-	mux.HandleFunc("/v1/{path...}", func(w http.ResponseWriter, r *http.Request) {
-		g.serve(w, r, path{}, "openai/v1/"+r.PathValue("path"))
-	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		g.refuse(w, g.o.Dialects[0], false, fulgur.E(fulgur.KindNotFound, "route", "Not Found", nil))
-	})
+	mux.HandleFunc("/{path...}", func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, path{}, r.PathValue("path")) })
 	return mux
 }
 
 // serve answers one request; sub is its path below the prefix.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub string) {
-	d := g.dialects[sub]
-	errs := d
-	if errs == nil {
-		errs = g.o.Dialects[0]
+	at := g.paths.find(sub, r.Header)
+	p.v1 = p.rollout != "" && at.v1
+	look := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if look && at.do == doNothing && !p.v1 { // harnesses ask for what is not there at their start: a quick answer, whoever asks
+		g.refuse(w, at.d, false, errNoRoute)
+		return
 	}
 	who, err := g.identify(r.Context(), r)
-	v1 := p.rollout != "" && who.Scope != fulgur.ScopeAttempt
+	v1 := p.v1 && who.Scope != fulgur.ScopeAttempt
 	if err != nil {
-		g.refuse(w, errs, v1, err)
+		g.refuse(w, at.d, v1, err)
 		return
 	}
-	if sub == "openai/v1/models" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		g.models(w, r, errs, who, p)
+	if at.do == doModels && look {
+		g.models(w, r, at, who, p)
 		return
 	}
-	if err := checkPath(r, p, sub, d); err != nil {
-		g.refuse(w, errs, v1, err)
+	if err := checkPath(r, p, sub, at); err != nil {
+		g.refuse(w, at.d, v1, err)
 		return
 	}
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		g.refuseStatus(w, errs, v1, http.StatusMethodNotAllowed, fulgur.E(fulgur.KindInvalid, "route", "Method Not Allowed", nil))
+		g.refuseStatus(w, at.d, v1, http.StatusMethodNotAllowed, fulgur.E(fulgur.KindInvalid, "route", "Method Not Allowed", nil))
 		return
 	}
 	t, err := g.resolve(r.Context(), who, p)
 	if err != nil {
-		g.refuse(w, errs, v1, err)
+		g.refuse(w, at.d, v1, err)
 		return
 	}
-	if g.call(w, r, d, t) {
+	release, err := g.limit(r, &t)
+	if err != nil {
+		g.refuse(w, at.d, v1, err)
+		return
+	}
+	defer release()
+	if at.do == doCount {
+		g.count(w, r, at.count, t)
+		return
+	}
+	if g.call(w, r, at.d, t) {
 		panic(http.ErrAbortHandler) // the answer broke off: an end that looks whole would be taken for it
 	}
 }
 
+var errNoRoute = fulgur.E(fulgur.KindNotFound, "route", "Not Found", nil)
+
 // checkPath is v1's first two checks: mode, then path.
-func checkPath(r *http.Request, p path, sub string, d dialect.Dialect) error {
+func checkPath(r *http.Request, p path, sub string, at spot) error {
 	if p.rollout != "" && p.mode != fulgur.ModeTrain && p.mode != fulgur.ModeVal && r.Method == http.MethodPost {
 		return fulgur.E(fulgur.KindNotFound, "route", "Unsupported proxy mode: "+string(p.mode), nil)
 	}
-	if d != nil {
+	if at.do == doCall || at.do == doCount {
 		return nil
 	}
-	if rest, ok := bytes.CutPrefix([]byte(sub), []byte("openai/v1/")); ok && p.rollout != "" {
-		return fulgur.E(fulgur.KindNotFound, "route", "Unsupported upstream path: "+string(rest), nil)
+	if rest, ok := strings.CutPrefix(sub, "openai/v1/"); ok && p.rollout != "" {
+		return fulgur.E(fulgur.KindNotFound, "route", "Unsupported upstream path: "+rest, nil)
 	}
-	return fulgur.E(fulgur.KindNotFound, "route", "Not Found", nil)
-}
-
-func (g *Gateway) models(w http.ResponseWriter, r *http.Request, d dialect.Dialect, who fulgur.Identity, p path) {
-	t, err := g.resolve(r.Context(), who, p)
-	if err != nil {
-		g.refuse(w, d, t.v1, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, d.AppendModels(nil, []string{t.model}))
+	return errNoRoute
 }
 
 // call answers one model call. True: the connection is to be broken.
@@ -137,14 +136,20 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	var buf bytes.Buffer
-	if n := r.ContentLength; n > 0 && n <= g.o.MaxBody {
+	most := g.o.MaxBody
+	if most < 0 {
+		most = math.MaxInt64 - 1
+	}
+	if n := r.ContentLength; n > 0 && n <= min(most, 64<<20) { // what a client only says takes no more memory than that
 		buf.Grow(int(n) + bytes.MinRead)
 	}
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, g.o.MaxBody))
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, most))
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &big):
 		return nil, fulgur.E(fulgur.KindTooLarge, "read request", fmt.Sprintf("The request is larger than %d bytes, the most that is taken", g.o.MaxBody), nil)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, fulgur.E(fulgur.KindInvalid, "read request", fmt.Sprintf("The request's body did not arrive within %s", g.o.ReadTimeout), err)
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", "The request's body did not arrive whole", err)
 	}
@@ -193,6 +198,15 @@ func (g *Gateway) refuseStatus(w http.ResponseWriter, d dialect.Dialect, v1 bool
 	if errors.As(err, &paused) {
 		g.m.refused.WithLabelValues("paused").Inc()
 		g.refusePaused(w, d, v1, paused)
+		return
+	}
+	var many *tooMany
+	if errors.As(err, &many) {
+		g.m.refused.WithLabelValues(many.limit).Inc()
+		g.o.Log.Info("request refused", "status", http.StatusTooManyRequests, "err", err)
+		w.Header().Set("Retry-After", strconv.Itoa(many.retryAfter))
+		writeJSON(w, http.StatusTooManyRequests, d.AppendError(nil, dialect.Failure{Status: http.StatusTooManyRequests,
+			Message: many.msg, Type: "rate_limit_error", Code: "rate_limit_exceeded"}))
 		return
 	}
 	f := failureOf(err)
@@ -262,6 +276,10 @@ func failureOf(err error) dialect.Failure {
 		f.Type = "invalid_request_error"
 	case fulgur.KindTimeout:
 		f.Type = "timeout_error"
+	}
+	var field *dialect.FieldError
+	if errors.As(err, &field) {
+		f.Param = field.Param
 	}
 	return f
 }

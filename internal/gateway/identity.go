@@ -23,6 +23,7 @@ type target struct {
 	model   string              // the policy's name
 	// auxiliary is the rule that labelled the call; "": it is the agent's own.
 	auxiliary string
+	limited   bool // an attempt's own credential: its limits count
 	v1        bool // the server key on a v1 path: answered exactly as v1 does
 }
 
@@ -75,6 +76,7 @@ type path struct {
 	rollout fulgur.RolloutID
 	attempt fulgur.AttemptID
 	mode    fulgur.Mode
+	v1      bool // with the server key, v1's own words
 }
 
 // resolve finds whose call it is, from credential and path: where both say it,
@@ -102,7 +104,7 @@ func (g *Gateway) resolve(ctx context.Context, who fulgur.Identity, p path) (tar
 		run = fulgur.DefaultRun
 	}
 	model, err := g.model(ctx, run)
-	return target{run: run, rollout: p.rollout, attempt: p.attempt, mode: p.mode, spec: &ro.RolloutSpec, model: model, v1: true}, err
+	return target{run: run, rollout: p.rollout, attempt: p.attempt, mode: p.mode, spec: &ro.RolloutSpec, model: model, v1: p.v1}, err
 }
 
 // resolveAttempt is resolve for an attempt's own credential. What never changes
@@ -139,7 +141,7 @@ func (g *Gateway) resolveAttempt(ctx context.Context, who fulgur.Identity, p pat
 	if p.rollout != "" && p.mode != mode {
 		return target{}, fulgur.E(fulgur.KindForbidden, op, "This rollout's calls are of mode "+string(mode)+", not "+string(p.mode), nil)
 	}
-	return target{run: who.Run, rollout: who.Rollout, attempt: who.Attempt, mode: mode, spec: spec, model: model}, nil
+	return target{run: who.Run, rollout: who.Rollout, attempt: who.Attempt, mode: mode, spec: spec, model: model, limited: true}, nil
 }
 
 // late answers requests after an attempt's end: 410 first, then the one error

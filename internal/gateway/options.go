@@ -67,8 +67,14 @@ type Options struct {
 	// HoldV1: v1's pause holds calls in place of refusing them.
 	HoldV1 bool
 
-	MaxBody     int64         // of a request; 0: 64 MiB
-	ReadTimeout time.Duration // of a request's body; 0: 1 minute
+	// Limits. Each is off below zero; those from MaxHeader on are of requests with
+	// an attempt's credential.
+	MaxBody       int64         // bytes of a request's body; 0: 64 MiB
+	ReadTimeout   time.Duration // of a request's body; 0: 1 minute
+	MaxHeader     int           // bytes of a request's headers; 0: 64 KiB
+	MaxConcurrent int           // requests of an attempt at once, held ones too; 0: 4096
+	MaxRate       float64       // requests of an attempt a second, on average; 0: 500
+	Burst         int           // of them at once; 0: 10000
 	// WriteTimeout is how long a client may not read; 0: 1 minute.
 	WriteTimeout time.Duration
 	KeepAlive    time.Duration // between signs of life in a silent stream; 0: 15 s
@@ -90,6 +96,17 @@ func (o Options) defaults() Options {
 	if o.MaxBody == 0 {
 		o.MaxBody = 64 << 20
 	}
+	for _, n := range []struct {
+		v   *int
+		def int
+	}{{&o.MaxHeader, 64 << 10}, {&o.MaxConcurrent, 4096}, {&o.Burst, 10000}} {
+		if *n.v == 0 {
+			*n.v = n.def
+		}
+	}
+	if o.MaxRate == 0 {
+		o.MaxRate = 500
+	}
 	for _, d := range []struct {
 		v   *time.Duration
 		def time.Duration
@@ -107,11 +124,11 @@ func (o Options) defaults() Options {
 	return o
 }
 
-// Gateway is the recording proxy. It is an http.Handler for the paths under
-// /proxy/rollout/, /openai/, /anthropic/ and /v1/.
+// Gateway is the recording proxy. It is an http.Handler for the paths of
+// Patterns.
 type Gateway struct {
 	o        Options
-	dialects map[string]dialect.Dialect // by path below the prefix
+	paths    *paths
 	mux      *http.ServeMux
 	gates    *gates
 	attempts *attempts
@@ -121,13 +138,8 @@ type Gateway struct {
 // New returns a gateway. It starts no goroutine.
 func New(o Options) *Gateway {
 	o = o.defaults()
-	g := &Gateway{o: o, dialects: map[string]dialect.Dialect{}, gates: newGates(), m: newMetrics(o.Metrics)}
+	g := &Gateway{o: o, paths: newPaths(o.Dialects), gates: newGates(), m: newMetrics(o.Metrics)}
 	g.attempts = newAttempts(o.Records)
-	for _, d := range o.Dialects {
-		for _, p := range d.Paths() {
-			g.dialects[p] = d
-		}
-	}
 	g.mux = g.routes()
 	return g
 }

@@ -1,0 +1,143 @@
+package gateway_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/samplertest"
+)
+
+// An attempt above its number of calls at once gets a clear 429 that says when
+// to come back; another attempt does not notice, nor does the server key.
+func TestConcurrencyLimit(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxConcurrent = 2 })
+	h.rollout("r2", true, "other-key")
+	gate := make(chan struct{})
+	var busy sync.WaitGroup
+	busy.Add(2)
+	h.gen.Reply = func(req engine.GenerateRequest) []int32 {
+		if strings.Contains(samplertest.Bytes{}.Decode(req.Prompt), "slow") {
+			busy.Done()
+			<-gate
+		}
+		return samplertest.Answer(fulgur.Message{Content: "ok"})
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if got := h.chat(t, agentKey, `{"messages":[{"role":"user","content":"slow"}]}`); got.status != 200 {
+				t.Errorf("%d %s", got.status, got.body)
+			}
+		})
+	}
+	busy.Wait()
+	got := h.chat(t, agentKey, hi)
+	if got.status != 429 || got.code() != "rate_limit_exceeded" || got.header.Get("Retry-After") != "1" || !strings.Contains(got.body, "2 calls under way") {
+		t.Errorf("the third one: %d %s %v", got.status, got.body, got.header)
+	}
+	for key, path := range map[string]string{"other-key": "/openai/v1/chat/completions", serverKey: "/proxy/rollout/r1/attempt/0/mode/train/openai/v1/chat/completions"} {
+		if got := post(t, t.Context(), h.url+path, key, hi); got.status != 200 {
+			t.Errorf("%s: %d %s", key, got.status, got.body)
+		}
+	}
+	close(gate)
+	wg.Wait()
+	if got := h.chat(t, agentKey, hi); got.status != 200 {
+		t.Errorf("behind them: %d %s", got.status, got.body)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxRate, o.Burst = 0.01, 3 })
+	for i := range 4 {
+		got := h.chat(t, agentKey, hi)
+		if want := map[bool]int{true: 200, false: 429}[i < 3]; got.status != want {
+			t.Errorf("request %d: %d %s", i, got.status, got.body)
+		}
+		if i == 3 && (got.code() != "rate_limit_exceeded" || got.header.Get("Retry-After") != "100") {
+			t.Errorf("%s %v", got.body, got.header)
+		}
+	}
+	h = newHouse(t, func(o *gateway.Options, _ *book) { o.MaxRate, o.Burst = -1, 1 })
+	for range 5 {
+		if got := h.chat(t, agentKey, hi); got.status != 200 {
+			t.Errorf("without a limit: %d %s", got.status, got.body)
+		}
+	}
+}
+
+func TestHeaderLimit(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxHeader = 4096 })
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/openai/v1/chat/completions", strings.NewReader(hi))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+agentKey)
+	req.Header.Set("X-Long", strings.Repeat("x", 5000))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 413 || !strings.Contains(string(b), "headers") {
+		t.Errorf("%d %s", resp.StatusCode, b)
+	}
+}
+
+// Bodies that never end, by size or by time, end by a limit and leave nothing
+// on record.
+func TestEndlessBodies(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxBody, o.ReadTimeout = 1<<20, 100*time.Millisecond })
+	for is, c := range map[string]struct {
+		write  func(w io.Writer) error
+		status int
+		says   string
+	}{
+		"without an end": {func(w io.Writer) error {
+			block := strings.Repeat("x", 1<<16)
+			for range 64 {
+				if _, err := fmt.Fprintf(w, "%x\r\n%s\r\n", len(block), block); err != nil {
+					return nil // refused in the middle
+				}
+			}
+			return nil
+		}, 413, "larger than"},
+		"slow-loris": {func(w io.Writer) error {
+			_, err := io.WriteString(w, "1\r\n{\r\n")
+			return err // and then nothing
+		}, 400, "did not arrive within"},
+	} {
+		t.Run(is, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n", agentKey)
+			if err := c.write(conn); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if b, _ := io.ReadAll(resp.Body); resp.StatusCode != c.status || !strings.Contains(string(b), c.says) {
+				t.Errorf("%d %s", resp.StatusCode, b)
+			}
+		})
+	}
+	if n := len(h.all()); n != 0 {
+		t.Errorf("%d calls on record", n)
+	}
+}
