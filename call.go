@@ -22,6 +22,9 @@ type Sampling struct {
 	MaxTokens   int      `json:"max_tokens,omitempty"`
 	Stop        []string `json:"stop,omitempty"`
 	Seed        uint64   `json:"seed,omitempty"`
+	// Others names parameters beside these that made the distribution another one
+	// (penalties, logit_bias); their values are in the request.
+	Others []string `json:"others,omitempty"`
 }
 
 // Usage counts tokens as the OpenAI API reports them.
@@ -58,6 +61,7 @@ const (
 	UntrainableError     = "error"                // the upstream failed
 	UntrainableSampling  = "off_contract"         // sampled with parameters the run does not train on
 	UntrainableAuxiliary = "auxiliary"            // not the agent's own conversation
+	UntrainableFrozen    = "frozen_model"         // another model than the policy answered
 )
 
 // Call is the record of one model call.

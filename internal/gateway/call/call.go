@@ -85,7 +85,11 @@ type Order struct {
 	// client's, and is put into a relayed body. CapTokens, if not 0, is the most
 	// that may be sampled, whatever the client asked for.
 	ForceTemperature bool
-	CapTokens        int
+	// ForceCut: top-p and top-k too. Neutral names what of Wishes.Others a relayed
+	// body must have at its neutral value.
+	ForceCut  bool
+	Neutral   []string
+	CapTokens int
 	// NeedLogProbs: the upstream is asked for token ids and log probs.
 	NeedLogProbs bool
 }
@@ -147,8 +151,11 @@ type Result struct {
 	Finish     string // stop, length, tool_calls; "" if it was cut off
 	Stopped    string // which of the request's stop strings ended it; "" if none, or the upstream did not say
 	Usage      *fulgur.Usage
-	Sampling   fulgur.Sampling // what it was sampled with
-	Retries    int
+	// Experts are the routed experts that the upstream told, as it told them (JSON);
+	// nil if it told none. They are in no other field.
+	Experts  []byte
+	Sampling fulgur.Sampling // what it was sampled with
+	Retries  int
 	// Broke classifies why a conversation's tokens were not reused, "" if they
 	// were or there was none.
 	Broke string
