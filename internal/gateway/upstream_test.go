@@ -262,9 +262,12 @@ func TestUpstreamFails(t *testing.T) {
 		fate   fulgur.Fate
 	}{
 		"always 503": {func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Retry-After", "7")
 			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
 		}, 6, 503, "busy", fulgur.FateRefused},
+		"503 for longer than a call waits": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "77")
+			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
+		}, 1, 503, "busy", fulgur.FateRefused},
 		"always dropped": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 6, 502, "Upstream model server request failed", fulgur.FateRefused},
 		"422 is not retried": {func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, `{"detail":"x"}`, http.StatusUnprocessableEntity)
@@ -278,7 +281,7 @@ func TestUpstreamFails(t *testing.T) {
 				if got.status != c.status || !strings.Contains(got.body, c.says) || u.hits.Load() != c.hits {
 					t.Errorf("%d %s after %d hits", got.status, got.body, u.hits.Load())
 				}
-				if wait := got.header.Get("Retry-After"); c.status == 503 && wait != "7" {
+				if wait := got.header.Get("Retry-After"); c.status == 503 && c.hits == 1 && wait != "77" {
 					t.Errorf("Retry-After is %q, want the upstream's", wait)
 				}
 				r := h.last(t)

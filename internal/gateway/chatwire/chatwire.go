@@ -115,6 +115,7 @@ type Choice struct {
 	Delta          *Message        `json:"delta"`
 	Text           string          `json:"text"` // of text completions, whole or a piece
 	FinishReason   string          `json:"finish_reason"`
+	StopReason     json.RawMessage `json:"stop_reason"` // vLLM's: the stop string or token id that ended it
 	LogProbs       *LogProbs       `json:"logprobs"`
 	TokenIDs       json.RawMessage `json:"token_ids"`
 	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"`

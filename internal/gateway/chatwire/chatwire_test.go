@@ -157,3 +157,34 @@ func TestReadPrompts(t *testing.T) {
 		}
 	}
 }
+
+// R3: the first choice that has routed experts loses them, every other byte stays.
+func TestTakeExperts(t *testing.T) {
+	for in, want := range map[string][2]string{
+		`{"choices":[{"token_ids":[2], "routed_experts": [[0],[1]] }],"x":1}`:                       {`{"choices":[{"token_ids":[2] }],"x":1}`, `[[0],[1]]`},
+		`{"choices":[{"routed_experts":"eA==","a":1}]}`:                                             {`{"choices":[{"a":1}]}`, `"eA=="`},
+		`{"choices":[ { "routed_experts":[1] } ]}`:                                                  {`{"choices":[ { } ]}`, `[1]`},
+		`{"choices":[{"a":1,"routed_experts":null}],"b":[]}`:                                        {`{"choices":[{"a":1}],"b":[]}`, ``},
+		`{"choices":[{"routed_experts":null},{"i":1,"routed_experts":[1]},{"routed_experts":[2]}]}`: {`{"choices":[{},{"i":1},{"routed_experts":[2]}]}`, `[1]`},
+		`{"choices":[{"message":{"content":"routed_experts"}}]}`:                                    {`{"choices":[{"message":{"content":"routed_experts"}}]}`, ``},
+		`{"choices":{"routed_experts":1},"routed_experts":[3]}`:                                     {`{"choices":{"routed_experts":1},"routed_experts":[3]}`, ``},
+		`{"choices":["routed_experts",7,{"routed_experts":{"a":1}}]}`:                               {`{"choices":["routed_experts",7,{}]}`, `{"a":1}`},
+		`["routed_experts"]`: {`["routed_experts"]`, ``},
+	} {
+		rest, experts := TakeExperts([]byte(in))
+		if string(rest) != want[0] || string(experts) != want[1] {
+			t.Errorf("%s: %s and %s", in, rest, experts)
+		}
+	}
+}
+
+func FuzzTakeExperts(f *testing.F) {
+	f.Add([]byte(`{"choices":[{"routed_experts":[1],"a":{}},{"b":"\"}"}]}`))
+	f.Add([]byte(`{"choices":[{"routed_experts"`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		rest, experts := TakeExperts(body)
+		if json.Valid(body) && (!json.Valid(rest) || experts != nil && !json.Valid(experts)) {
+			t.Errorf("%s became %s and %s", body, rest, experts)
+		}
+	})
+}

@@ -221,3 +221,70 @@ func Finite(body []byte) []byte {
 	}
 	return out
 }
+
+// TakeExperts returns an answer or a chunk without the routed_experts of its
+// choices, up to the first choice that has some, and those; nil if none has. It
+// returns body itself if there is nothing to take.
+func TakeExperts(body []byte) (rest, experts []byte) {
+	const key = "routed_experts"
+	if !bytes.Contains(body, []byte(key)) {
+		return body, nil
+	}
+	choices := Get(body, "choices")
+	if len(choices) == 0 || choices[0] != '[' {
+		return body, nil
+	}
+	var out []byte
+	at, changed := 0, false
+	for i := space(choices, 1); i < len(choices) && choices[i] != ']'; {
+		if choices[i] == ',' {
+			i = space(choices, i+1)
+			continue
+		}
+		end := value(choices, i)
+		if end <= i {
+			return body, nil
+		}
+		if choice, taken := without(choices[i:end], key); experts == nil && taken != nil {
+			out = append(append(out, choices[at:i]...), choice...)
+			at, changed = end, true
+			if string(taken) != "null" {
+				experts = taken
+			}
+		}
+		i = space(choices, end)
+	}
+	if !changed {
+		return body, nil
+	}
+	rest, err := Splice(body, Field{Key: "choices", Value: append(out, choices[at:]...)})
+	if err != nil {
+		return body, nil
+	}
+	return rest, experts
+}
+
+// without returns an object without a member, and that member's value; nil if
+// it has none.
+func without(object []byte, key string) (rest, taken []byte) {
+	ms, _, err := members(object)
+	if err != nil {
+		return object, nil
+	}
+	for i, m := range ms {
+		if m.key != key {
+			continue
+		}
+		// From behind the value before, or the brace, to the end of this one; the
+		// first member takes the comma behind it along.
+		from, to := space(object, 0)+1, m.end
+		if i > 0 {
+			from = ms[i-1].end
+		} else if next := space(object, to); next < len(object) && object[next] == ',' {
+			to = next + 1
+		}
+		rest = append(append(make([]byte, 0, len(object)), object[:from]...), object[to:]...)
+		return rest, object[m.start:m.end]
+	}
+	return object, nil
+}

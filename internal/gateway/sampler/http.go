@@ -2,11 +2,17 @@ package sampler
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 // NewClient returns a client for model servers. It follows no redirect, opens
@@ -35,8 +41,14 @@ type Retry struct {
 	Tries   int           // 0: 6
 	Backoff time.Duration // before the second try, doubling to 16 times that; 0: 500 ms
 	Try     time.Duration // a try's limit: the whole of an unstreamed answer, each silence of a streamed one; 0: 300 s
-	Total   time.Duration // no try starts after this; 0: 30 minutes
+	// Total bounds all tries together, up to the first byte of an answer; 0: 9.5
+	// minutes, which is less than the 10 after which the SDKs give up.
+	Total time.Duration
 }
+
+// patience is the longest that a server can ask for with Retry-After. For more,
+// its answer goes to the client, which can wait better.
+const patience = 30 * time.Second
 
 // Defaults fills what is zero.
 func (r Retry) Defaults() Retry {
@@ -50,16 +62,28 @@ func (r Retry) Defaults() Retry {
 		r.Try = 300 * time.Second
 	}
 	if r.Total == 0 {
-		r.Total = 30 * time.Minute
+		r.Total = 570 * time.Second
 	}
 	return r
 }
 
-// Wait sleeps before try n (1 is the first repetition): the backoff doubled n-1
-// times, at most 16-fold, ±25 %. It returns early with ctx's error.
-func (r Retry) Wait(ctx context.Context, n int) error {
+// Limit is how long a try may take until its answer starts, when spent has gone
+// by since the first one began.
+func (r Retry) Limit(spent time.Duration) time.Duration {
+	return min(r.Try, max(r.Total-spent, time.Second))
+}
+
+// Pause says how long to wait before try n (1 is the first repetition): the
+// backoff doubled n-1 times, at most 16-fold, ±25 %, and no less than after, what
+// the server asked for. False: there is to be no such try.
+func (r Retry) Pause(n int, spent, after time.Duration) (time.Duration, bool) {
 	d := r.Backoff << min(n-1, 4)
-	d = time.Duration(float64(d) * (0.75 + rand.Float64()/2))
+	d = max(time.Duration(float64(d)*(0.75+rand.Float64()/2)), after)
+	return d, n < r.Tries && after <= patience && spent+d < r.Total
+}
+
+// Wait sleeps. It returns early with ctx's cause.
+func Wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -68,6 +92,19 @@ func (r Retry) Wait(ctx context.Context, n int) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// RetryAfter reads the header of that name: seconds, or a date; 0 if there is
+// none that can be read.
+func RetryAfter(h http.Header) time.Duration {
+	v := h.Get("Retry-After")
+	if n, err := strconv.Atoi(v); err == nil {
+		return max(0, min(time.Duration(n), 1<<30)*time.Second)
+	}
+	if at, err := http.ParseTime(v); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
 }
 
 // Retryable says whether an answer's status is worth another try.
@@ -79,4 +116,31 @@ func Retryable(status int) bool {
 func IsTimeout(err error) bool {
 	var n net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &n) && n.Timeout()
+}
+
+// StatusError is an error answer of a model server as an error of ours.
+func StatusError(op string, status int, text []byte) error {
+	var e struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	msg := strings.TrimSpace(string(text))
+	if json.Unmarshal(text, &e) == nil && e.Error.Message != "" {
+		msg = e.Error.Message
+	}
+	op = fmt.Sprintf("%s: status %d", op, status)
+	switch {
+	case status == 400 && (strings.Contains(msg, "maximum context length") || strings.Contains(msg, "max_model_len")):
+		return fulgur.E(fulgur.KindContextFull, op, msg, nil)
+	case status == 400 || status == 422:
+		return fulgur.E(fulgur.KindInvalid, op, msg, nil)
+	case status == 413:
+		return fulgur.E(fulgur.KindTooLarge, op, msg, nil)
+	case status == 504 || status == 408:
+		return fulgur.E(fulgur.KindTimeout, op, "Upstream model server timed out", errors.New(msg))
+	case status == 429 || status == 503:
+		return fulgur.E(fulgur.KindUnavailable, op, "Upstream model server is overloaded: try again", errors.New(msg))
+	}
+	return fulgur.E(fulgur.KindUpstream, op, "Upstream model server request failed", errors.New(msg))
 }

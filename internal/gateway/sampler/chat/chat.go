@@ -1,7 +1,10 @@
-// Package chat is the sampler that relays a call to an OpenAI-compatible chat
-// server: the client's bytes with the gateway's own fields spliced in, the
-// server's bytes back, streamed or not. Records are made of what it says of
-// itself: vLLM's token ids, its log probs, its usage.
+// Package chat is the sampler that asks an OpenAI-compatible server. A call of a
+// dialect that the server speaks itself (chat and text completions) is relayed:
+// the client's bytes with the gateway's own fields spliced in, the server's bytes
+// back, streamed or not. A call of any other dialect is asked as a chat
+// completion that is written of its normal form, and read back into pieces that
+// its dialect writes. Records are made of what the server says of itself: vLLM's
+// token ids, its log probs, its usage, its routed experts.
 package chat
 
 import (
@@ -10,19 +13,19 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
-	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 )
 
-// Wire is the format that this sampler speaks, and the name of the dialect that
-// it can relay for.
-const Wire = "openai-chat"
+// The formats that this sampler relays, by the names of their dialects.
+const (
+	Wire     = "openai-chat"
+	WireText = "openai-completions"
+)
 
 // maxAnswer is the largest unstreamed answer taken.
 const maxAnswer = 256 << 20
@@ -31,12 +34,15 @@ const maxAnswer = 256 << 20
 type Options struct {
 	Retry  sampler.Retry
 	Client *http.Client // nil: sampler.NewClient
+	// RoutedExperts: training calls ask for them (R3).
+	RoutedExperts bool
 }
 
 // Sampler implements sampler.Sampler.
 type Sampler struct {
-	retry  sampler.Retry
-	client *http.Client
+	retry   sampler.Retry
+	client  *http.Client
+	experts bool
 }
 
 var _ sampler.Sampler = (*Sampler)(nil)
@@ -46,7 +52,7 @@ func New(o Options) *Sampler {
 	if o.Client == nil {
 		o.Client = sampler.NewClient()
 	}
-	return &Sampler{retry: o.Retry.Defaults(), client: o.Client}
+	return &Sampler{retry: o.Retry.Defaults(), client: o.Client, experts: o.RoutedExperts}
 }
 
 // Close drops idle connections.
@@ -58,115 +64,135 @@ func (s *Sampler) Close() error {
 // errSilent ends a try whose server says nothing for too long.
 var errSilent = errors.New("the model server was silent for too long")
 
+func op(o *call.Order) string { return "relay call " + string(o.Call) }
+
+// exchange is one call on its way to a server and back.
+type exchange struct {
+	s    *Sampler
+	o    *call.Order
+	res  *call.Result
+	emit func(call.Delta) error
+	body []byte // what is sent
+	// wire is the format that is relayed; "": the call is converted.
+	wire string
+	path string
+}
+
 // Sample implements sampler.Sampler.
 func (s *Sampler) Sample(ctx context.Context, o *call.Order, emit func(call.Delta) error) (*call.Result, error) {
-	res := &call.Result{Status: 200, Sampling: o.Sampling}
-	if o.Dialect != Wire {
-		return res, fulgur.E(fulgur.KindUnsupported, "relay call "+string(o.Call), "This model is served over chat completions only", nil)
+	x := &exchange{s: s, o: o, res: &call.Result{Status: 200, Sampling: o.Sampling}, emit: emit, path: "/chat/completions"}
+	var err error
+	switch o.Dialect {
+	case WireText:
+		x.wire, x.path = WireText, "/completions"
+		x.body, err = s.splice(o)
+	case Wire:
+		x.wire = Wire
+		x.body, err = s.splice(o)
+	default:
+		x.body, err = s.convert(o)
 	}
-	body, err := splice(o)
 	if err != nil {
-		return res, fulgur.E(fulgur.KindInvalid, "relay call "+string(o.Call), "Request body must be a JSON object", err)
+		return x.res, err
 	}
-	res.Sent = body
-	res.Sampling.Seed = 0 // the server's own
+	x.res.Sent = x.body
+	x.res.Sampling.Seed = 0 // the server's own
 	if o.Wishes.Seed != nil {
-		res.Sampling.Seed = uint64(*o.Wishes.Seed)
+		x.res.Sampling.Seed = uint64(*o.Wishes.Seed)
 	}
+	return x.res, x.run(ctx)
+}
+
+// run makes tries until one is an answer, or no more are allowed.
+func (x *exchange) run(ctx context.Context) error {
 	start := time.Now()
 	for {
-		again, err := s.try(ctx, o, body, res, emit)
-		if !again || ctx.Err() != nil || res.Retries+1 >= s.retry.Tries || time.Since(start) > s.retry.Total {
-			return res, err
+		again, after, err := x.try(ctx, x.s.retry.Limit(time.Since(start)))
+		if !again || ctx.Err() != nil {
+			return err
 		}
-		if werr := s.retry.Wait(ctx, res.Retries+1); werr != nil {
-			return res, fulgur.E(fulgur.KindCanceled, "relay call "+string(o.Call), "The call was cancelled", werr)
+		wait, more := x.s.retry.Pause(x.res.Retries+1, time.Since(start), after)
+		if !more {
+			return err
 		}
-		res.Retries++
+		if werr := sampler.Wait(ctx, wait); werr != nil {
+			return fulgur.E(fulgur.KindCanceled, op(x.o), "The call was cancelled", werr)
+		}
+		x.res.Retries++
 	}
 }
 
-// splice puts the gateway's fields into the client's bytes.
-func splice(o *call.Order) ([]byte, error) {
-	fields := []chatwire.Field{{Key: "model", Value: chatwire.AppendString(nil, o.Target)}}
-	if o.ForceTemperature {
-		fields = append(fields, chatwire.Field{Key: "temperature", Value: chatwire.AppendFloat(nil, o.Sampling.Temperature)})
-	}
-	fields = append(fields, chatwire.Field{Key: "return_token_ids", Value: []byte("true")})
-	if o.NeedLogProbs {
-		fields = append(fields, chatwire.Field{Key: "logprobs", Value: []byte("true")})
-	}
-	if o.CapTokens > 0 && (o.Wishes.MaxTokens == nil || *o.Wishes.MaxTokens > o.CapTokens) {
-		key := "max_tokens"
-		if chatwire.Get(o.Body, "max_completion_tokens") != nil {
-			key = "max_completion_tokens"
-		}
-		fields = append(fields, chatwire.Field{Key: key, Value: strconv.AppendInt(nil, int64(o.CapTokens), 10)})
-	}
-	if o.Stream && !o.IncludeUsage { // the record needs it; the dialect keeps it from the client
-		opts := chatwire.Get(o.Body, "stream_options")
-		if len(opts) == 0 || opts[0] != '{' {
-			opts = []byte("{}")
-		}
-		opts, err := chatwire.Splice(opts, chatwire.Field{Key: "include_usage", Value: []byte("true")})
-		if err != nil {
-			return nil, err
-		}
-		fields = append(fields, chatwire.Field{Key: "stream_options", Value: opts})
-	}
-	return chatwire.Splice(o.Body, fields...)
-}
-
-// try makes one try. again: it failed, harmed nothing, and another may not.
-func (s *Sampler) try(ctx context.Context, o *call.Order, body []byte, res *call.Result, emit func(call.Delta) error) (again bool, err error) {
-	res.Fault = ""
+// try makes one try, whose answer must start within limit. again: it failed,
+// harmed nothing, and another may not, when the server has been left alone for as
+// long as it asked. When it returns, nothing of it runs on: its connection is
+// closed, by which servers know that nobody waits for the generation.
+func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, after time.Duration, err error) {
+	x.res.Fault = ""
 	tryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(s.retry.Try, func() { cancel(errSilent) })
+	watch := time.AfterFunc(limit, func() { cancel(errSilent) })
 	defer watch.Stop()
-	req, err := http.NewRequestWithContext(tryCtx, http.MethodPost, strings.TrimRight(o.Endpoint.URL, "/")+"/chat/completions", bytes.NewReader(body))
+	resp, err := x.post(tryCtx)
 	if err != nil {
-		return false, fulgur.E(fulgur.KindInternal, "relay call "+string(o.Call), "The model server's address is wrong", err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if o.Endpoint.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+o.Endpoint.Key)
-	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return true, s.failure(ctx, tryCtx, res, err)
+		return true, 0, x.failure(ctx, tryCtx, err)
 	}
 	defer resp.Body.Close()
 	ctype := resp.Header.Get("Content-Type")
-	if emit != nil && resp.StatusCode < 400 && strings.HasPrefix(ctype, "text/event-stream") {
-		began, err := s.stream(resp, o, res, emit, func() { watch.Reset(s.retry.Try) })
-		if err != nil && !errors.Is(err, errBroken) && !errors.Is(err, errUpstreamSaid) {
-			return !began, s.failure(ctx, tryCtx, res, err)
-		}
-		if err != nil {
-			res.Fault = err.Error()
-			return false, fulgur.E(fulgur.KindUpstream, "relay call "+string(o.Call), "Upstream model server broke off its answer", err)
-		}
-		return false, nil
+	if x.emit != nil && resp.StatusCode < 300 && strings.HasPrefix(ctype, "text/event-stream") {
+		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.Reset(x.s.retry.Try) })
+		return again, 0, err
 	}
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return true, s.failure(ctx, tryCtx, res, err)
+		return true, 0, x.failure(ctx, tryCtx, err)
 	}
 	if len(raw) > maxAnswer {
-		return false, fulgur.E(fulgur.KindUpstream, "relay call "+string(o.Call), "Upstream model server's answer is too long", nil)
+		return false, 0, fulgur.E(fulgur.KindUpstream, op(x.o), "Upstream model server's answer is too long", nil)
 	}
-	readAnswer(res, o, resp.StatusCode, ctype, raw)
-	res.RetryAfter = resp.Header.Get("Retry-After")
-	if emit != nil && res.Status < 300 && res.Fault == "" {
-		return false, emit(pieces(res.Reply)) // a server that does not stream: one piece
+	x.res.RetryAfter = resp.Header.Get("Retry-After")
+	again, after = sampler.Retryable(resp.StatusCode), sampler.RetryAfter(resp.Header)
+	x.answer(resp.StatusCode, ctype, raw)
+	if x.wire == "" {
+		if err := x.converted(raw); err != nil {
+			return again, after, err
+		}
 	}
-	return sampler.Retryable(resp.StatusCode), nil
+	if x.emit != nil && x.res.Status < 300 && x.res.Fault == "" {
+		return false, 0, x.emit(pieces(x.res)) // a server that does not stream: one piece
+	}
+	return again, after, nil
+}
+
+func (x *exchange) post(ctx context.Context) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(x.o.Endpoint.URL, "/")+x.path, bytes.NewReader(x.body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if x.o.Endpoint.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+x.o.Endpoint.Key)
+	}
+	return x.s.client.Do(req)
+}
+
+// converted makes of a whole answer what the client's dialect can write: an
+// error is one of ours, for the server's has another shape.
+func (x *exchange) converted(raw []byte) error {
+	r := x.res
+	r.Raw, r.Wire, r.ContentType = nil, "", ""
+	switch {
+	case r.Status >= 300:
+		return sampler.StatusError("ask "+x.o.Endpoint.URL, r.Status, raw)
+	case r.Fault != "":
+		return fulgur.E(fulgur.KindUpstream, op(x.o), "Upstream model server sent what is no chat completion", errors.New(r.Fault))
+	}
+	return nil
 }
 
 // pieces is a whole reply as one piece of a stream.
-func pieces(m *fulgur.Message) call.Delta {
-	d := call.Delta{Text: m.Content, Reasoning: m.Reasoning}
+func pieces(r *call.Result) call.Delta {
+	m := r.Reply
+	d := call.Delta{Text: m.Content, Reasoning: m.Reasoning, PromptIDs: r.PromptIDs, Tokens: tokensOf(r.SampledIDs, r.LogProbs, r.TokenTexts)}
 	for i, c := range m.ToolCalls {
 		d.Tools = append(d.Tools, call.ToolDelta{Index: i, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 	}
@@ -174,14 +200,14 @@ func pieces(m *fulgur.Message) call.Delta {
 }
 
 // failure names why a try brought no answer: by the call's own end first.
-func (s *Sampler) failure(ctx, try context.Context, res *call.Result, err error) error {
+func (x *exchange) failure(ctx, try context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
-		return fulgur.E(fulgur.KindCanceled, "relay call", "The call was cancelled", cause)
+		return fulgur.E(fulgur.KindCanceled, op(x.o), "The call was cancelled", cause)
 	}
-	res.Fault = err.Error()
+	x.res.Fault = err.Error()
 	if errors.Is(context.Cause(try), errSilent) || sampler.IsTimeout(err) {
-		res.Fault = errSilent.Error()
-		return fulgur.E(fulgur.KindTimeout, "relay call", "Upstream model server timed out", err)
+		x.res.Fault = errSilent.Error()
+		return fulgur.E(fulgur.KindTimeout, op(x.o), "Upstream model server timed out", err)
 	}
-	return fulgur.E(fulgur.KindUpstream, "relay call", "Upstream model server request failed", err)
+	return fulgur.E(fulgur.KindUpstream, op(x.o), "Upstream model server request failed", err)
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
 )
 
-// readAnswer takes a whole answer into the result. Whatever it is, the client
-// gets it; what could not be read of it is left out of the record.
-func readAnswer(res *call.Result, o *call.Order, status int, ctype string, raw []byte) {
-	res.Status, res.ContentType, res.Raw, res.Wire = status, ctype, raw, Wire
+// answer takes a whole answer into the result. Whatever it is, the client gets
+// it; what could not be read of it is left out of the record.
+func (x *exchange) answer(status int, ctype string, raw []byte) {
+	res := x.res
+	res.Status, res.ContentType, res.Raw, res.Wire, res.Experts = status, ctype, raw, x.wire, nil
 	if status >= 300 {
 		res.Fault = fmt.Sprintf("upstream answered with status %d", status)
 	}
@@ -29,6 +30,7 @@ func readAnswer(res *call.Result, o *call.Order, status int, ctype string, raw [
 		}
 		return
 	}
+	clean, res.Experts = chatwire.TakeExperts(clean)
 	res.Raw = clean
 	if t := bytes.TrimSpace(clean); len(t) == 0 || t[0] != '{' {
 		if res.Fault == "" {
@@ -38,7 +40,7 @@ func readAnswer(res *call.Result, o *call.Order, status int, ctype string, raw [
 	}
 	var a chatwire.Answer
 	_ = json.Unmarshal(clean, &a) // fields of a wrong type are as good as missing
-	acc := newAccumulator(res, o)
+	acc := newAccumulator(res, x.o)
 	acc.head(&a)
 	for i := range a.Choices {
 		c := &a.Choices[i]
@@ -53,6 +55,9 @@ func readAnswer(res *call.Result, o *call.Order, status int, ctype string, raw [
 	}
 }
 
+// maxTools bounds the tool calls of one reply.
+const maxTools = 1024
+
 func isJSON(ctype string) bool { return bytes.HasPrefix([]byte(ctype), []byte("application/json")) }
 
 // accumulator makes a result of answers and chunks. Token ids are taken from
@@ -66,7 +71,8 @@ type accumulator struct {
 }
 
 func newAccumulator(res *call.Result, o *call.Order) *accumulator {
-	res.PromptIDs, res.SampledIDs, res.LogProbs, res.Spans, res.Reply, res.Usage, res.Finish = nil, nil, nil, nil, nil, nil, ""
+	res.PromptIDs, res.SampledIDs, res.LogProbs, res.TokenTexts, res.Spans, res.Reply, res.Usage = nil, nil, nil, nil, nil, nil, nil
+	res.Finish, res.Stopped = "", ""
 	return &accumulator{res: res, o: o, reply: fulgur.Message{Role: "assistant"}}
 }
 
@@ -92,14 +98,15 @@ func (a *accumulator) choice(c *chatwire.Choice, m *chatwire.Message, whole bool
 	}
 	a.res.SampledIDs = append(a.res.SampledIDs, idList(c.TokenIDs)...)
 	if c.LogProbs != nil {
-		a.logs = a.logs || len(c.LogProbs.Content) > 0
-		for _, p := range c.LogProbs.Content {
-			a.res.LogProbs = append(a.res.LogProbs, logProb(p.LogProb))
-		}
+		a.logProbs(c.LogProbs)
 	}
 	if c.FinishReason != "" {
 		a.res.Finish = c.FinishReason
 	}
+	if len(c.StopReason) > 0 && c.StopReason[0] == '"' {
+		_ = json.Unmarshal(c.StopReason, &a.res.Stopped) // valid JSON string by then
+	}
+	a.reply.Content += c.Text
 	if m == nil {
 		return
 	}
@@ -117,10 +124,10 @@ func (a *accumulator) choice(c *chatwire.Choice, m *chatwire.Message, whole bool
 		if whole { // no index there
 			at = i
 		}
-		for len(a.reply.ToolCalls) <= at && at < 1024 {
+		for len(a.reply.ToolCalls) <= at && at < maxTools {
 			a.reply.ToolCalls = append(a.reply.ToolCalls, fulgur.ToolCall{})
 		}
-		if at < 0 || at >= 1024 {
+		if at < 0 || at >= maxTools {
 			continue
 		}
 		k := &a.reply.ToolCalls[at]
@@ -129,6 +136,23 @@ func (a *accumulator) choice(c *chatwire.Choice, m *chatwire.Message, whole bool
 		}
 		k.Name += t.Function.Name
 		k.Arguments += t.Function.Arguments
+	}
+}
+
+// logProbs takes those of chat completions, or of text completions.
+func (a *accumulator) logProbs(l *chatwire.LogProbs) {
+	a.logs = a.logs || len(l.Content)+len(l.TokenLogProbs) > 0
+	for _, p := range l.Content {
+		a.res.LogProbs = append(a.res.LogProbs, logProb(p.LogProb))
+		if a.o.LogProbs {
+			a.res.TokenTexts = append(a.res.TokenTexts, p.Token)
+		}
+	}
+	for i, p := range l.TokenLogProbs {
+		a.res.LogProbs = append(a.res.LogProbs, logProb(p))
+		if a.o.LogProbs && i < len(l.Tokens) {
+			a.res.TokenTexts = append(a.res.TokenTexts, l.Tokens[i])
+		}
 	}
 }
 

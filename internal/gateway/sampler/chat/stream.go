@@ -1,12 +1,15 @@
 package chat
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 
+	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/sse"
@@ -17,11 +20,26 @@ var (
 	errUpstreamSaid = errors.New("upstream's stream carries an error")
 )
 
-// stream relays a streamed answer, and makes a result of it. began: a piece of
-// it has been passed on, so it can't be tried again.
-func (s *Sampler) stream(resp *http.Response, o *call.Order, res *call.Result, emit func(call.Delta) error, alive func()) (began bool, err error) {
-	res.Status, res.ContentType, res.Wire = resp.StatusCode, "", Wire
-	t := &tee{acc: newAccumulator(res, o), res: res, emit: emit}
+// streamed reads a streamed answer, and names its failure. again: nothing of it
+// has been passed on.
+func (x *exchange) streamed(ctx, try context.Context, resp *http.Response, alive func()) (again bool, err error) {
+	began, err := x.stream(resp, alive)
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, errBroken) || errors.Is(err, errUpstreamSaid):
+		x.res.Fault = err.Error()
+		return false, fulgur.E(fulgur.KindUpstream, op(x.o), "Upstream model server broke off its answer", err)
+	}
+	return !began, x.failure(ctx, try, err)
+}
+
+// stream passes a streamed answer on, and makes a result of it. began: a piece
+// of it has been passed on, so it can't be tried again.
+func (x *exchange) stream(resp *http.Response, alive func()) (began bool, err error) {
+	res := x.res
+	res.Status, res.ContentType, res.Wire, res.Experts = resp.StatusCode, "", x.wire, nil
+	t := &tee{acc: newAccumulator(res, x.o), res: res, emit: x.emit, wire: x.wire}
 	var parser sse.Parser
 	buf := make([]byte, 32<<10)
 	for !t.done {
@@ -47,7 +65,9 @@ func (s *Sampler) stream(resp *http.Response, o *call.Order, res *call.Result, e
 	if res.Finish == "" {
 		return t.began, errBroken
 	}
-	res.Raw, res.Relayed = t.whole(o), true
+	if x.wire != "" {
+		res.Raw, res.Relayed = t.whole(), true
+	}
 	return t.began, nil
 }
 
@@ -56,6 +76,7 @@ type tee struct {
 	acc   *accumulator
 	res   *call.Result
 	emit  func(call.Delta) error
+	wire  string // of what is passed on; "": pieces with fields
 	began bool
 	done  bool
 	head  chatwire.Answer // of the first chunk
@@ -71,6 +92,10 @@ func (t *tee) event(ev sse.Event) error {
 	if !json.Valid(data) {
 		return fmt.Errorf("%w: an event that is not JSON", errUpstreamSaid)
 	}
+	data, experts := chatwire.TakeExperts(data)
+	if t.res.Experts == nil {
+		t.res.Experts = experts
+	}
 	_ = json.Unmarshal(data, &a) // fields of a wrong type are as good as missing
 	if len(a.Error) > 0 && string(a.Error) != "null" {
 		return fmt.Errorf("%w: %.300s", errUpstreamSaid, a.Error)
@@ -78,76 +103,63 @@ func (t *tee) event(ev sse.Event) error {
 	if t.head.ID == "" {
 		t.head = chatwire.Answer{ID: a.ID, Created: a.Created, Model: a.Model}
 	}
+	prompted, sampled := len(t.res.PromptIDs) > 0, len(t.res.SampledIDs)
+	logs, texts := len(t.res.LogProbs), len(t.res.TokenTexts)
 	t.acc.head(&a)
-	last := false
+	d := call.Delta{Wire: t.wire}
 	for i := range a.Choices {
 		c := &a.Choices[i]
-		last = last || c.FinishReason != ""
+		d.Last = d.Last || c.FinishReason != ""
 		if c.Index == 0 {
 			t.acc.choice(c, c.Delta, false)
+			if t.wire == "" {
+				read(&d, c)
+			}
 		}
 	}
-	usageOnly := len(a.Choices) == 0 && len(a.Usage) > 0 && string(a.Usage) != "null"
+	d.UsageOnly = len(a.Choices) == 0 && len(a.Usage) > 0 && string(a.Usage) != "null"
+	if t.wire != "" {
+		d.Raw = data
+	} else {
+		d.Tokens = tokensOf(t.res.SampledIDs[sampled:], t.res.LogProbs[logs:], t.res.TokenTexts[texts:])
+		if !prompted {
+			d.PromptIDs = t.res.PromptIDs
+		}
+	}
 	t.began = true
-	return t.emit(call.Delta{Raw: data, Wire: Wire, Last: last, UsageOnly: usageOnly})
+	return t.emit(d)
 }
 
-// whole writes the streamed answer as an unstreamed one, for the record.
-func (t *tee) whole(o *call.Order) []byte {
-	r := t.res
-	type function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
+// read makes fields of what a chunk shows.
+func read(d *call.Delta, c *chatwire.Choice) {
+	m := c.Delta
+	if m == nil {
+		return
 	}
-	type toolCall struct {
-		ID       string   `json:"id"`
-		Type     string   `json:"type"`
-		Function function `json:"function"`
+	if len(m.Content) > 0 && m.Content[0] == '"' {
+		_ = json.Unmarshal(m.Content, &d.Text) // valid JSON string by then
 	}
-	type message struct {
-		Role      string     `json:"role"`
-		Content   *string    `json:"content"`
-		Reasoning string     `json:"reasoning_content,omitempty"`
-		ToolCalls []toolCall `json:"tool_calls,omitempty"`
+	if d.Reasoning = m.ReasoningContent; d.Reasoning == "" {
+		d.Reasoning = m.Reasoning
 	}
-	type logProb struct {
-		LogProb json.RawMessage `json:"logprob"`
-	}
-	type logProbs struct {
-		Content []logProb `json:"content"`
-	}
-	type choice struct {
-		Index    int       `json:"index"`
-		Message  message   `json:"message"`
-		LogProbs *logProbs `json:"logprobs"`
-		Finish   string    `json:"finish_reason"`
-		TokenIDs []int32   `json:"token_ids,omitempty"`
-	}
-	m := message{Role: "assistant", Reasoning: t.acc.reply.Reasoning}
-	if t.acc.reply.Content != "" || len(t.acc.reply.ToolCalls) == 0 {
-		m.Content = &t.acc.reply.Content
-	}
-	for _, c := range t.acc.reply.ToolCalls {
-		m.ToolCalls = append(m.ToolCalls, toolCall{c.ID, "function", function{c.Name, c.Arguments}})
-	}
-	c := choice{Message: m, Finish: r.Finish, TokenIDs: r.SampledIDs}
-	if t.acc.logs {
-		c.LogProbs = &logProbs{}
-		for _, p := range r.LogProbs {
-			c.LogProbs.Content = append(c.LogProbs.Content, logProb{chatwire.AppendFloat32(nil, p)})
+	for _, k := range m.ToolCalls {
+		if k.Index >= 0 && k.Index < maxTools {
+			d.Tools = append(d.Tools, call.ToolDelta{Index: k.Index, ID: k.ID, Name: k.Function.Name, Arguments: k.Function.Arguments})
 		}
 	}
-	out := map[string]any{"id": t.head.ID, "object": "chat.completion", "created": t.head.Created, "model": t.head.Model, "choices": []choice{c}}
-	if r.Usage != nil {
-		out["usage"] = map[string]int{"prompt_tokens": r.Usage.PromptTokens, "completion_tokens": r.Usage.CompletionTokens,
-			"total_tokens": r.Usage.PromptTokens + r.Usage.CompletionTokens}
+}
+
+// tokensOf joins ids with what is there of their log probs and texts.
+func tokensOf(ids []int32, logProbs []float32, texts []string) []call.Token {
+	out := make([]call.Token, len(ids))
+	for i, id := range ids {
+		out[i] = call.Token{ID: id, LogProb: float32(math.NaN())}
+		if i < len(logProbs) {
+			out[i].LogProb = logProbs[i]
+		}
+		if i < len(texts) {
+			out[i].Text = texts[i]
+		}
 	}
-	if len(r.PromptIDs) > 0 {
-		out["prompt_token_ids"] = r.PromptIDs
-	}
-	b, err := json.Marshal(out)
-	if err != nil {
-		return nil // strings and finite numbers only: can't happen
-	}
-	return b
+	return out
 }

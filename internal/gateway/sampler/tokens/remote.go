@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -50,11 +49,12 @@ func (r *Remote) Generate(ctx context.Context, req engine.GenerateRequest, emit 
 	}
 	body := r.body(req, emit == nil)
 	for {
-		out, again, err := r.try(ctx, body, emit)
-		if err == nil || !again || ctx.Err() != nil || r.Retries+1 >= r.retry.Tries || time.Since(start) > r.retry.Total {
+		out, again, after, err := r.try(ctx, r.retry.Limit(time.Since(start)), body, emit)
+		if err == nil || !again || ctx.Err() != nil {
 			return out, err
 		}
-		if werr := r.retry.Wait(ctx, r.Retries+1); werr != nil {
+		wait, more := r.retry.Pause(r.Retries+1, time.Since(start), after)
+		if !more || sampler.Wait(ctx, wait) != nil {
 			return out, err
 		}
 		r.Retries++
@@ -152,20 +152,22 @@ func (r *Remote) fail(ctx context.Context, err error) error {
 
 var errSilent = errors.New("the model server was silent for too long")
 
-// try makes one try; again says that another one may help and harms nothing.
-func (r *Remote) try(ctx context.Context, body []byte, emit func(engine.Token) error) (out engine.Generation, again bool, err error) {
+// try makes one try, whose answer must start within limit; again says that
+// another one may help and harms nothing, after how long the server wants to be
+// left alone. When it returns, nothing of it runs on: its connection is closed.
+func (r *Remote) try(ctx context.Context, limit time.Duration, body []byte, emit func(engine.Token) error) (out engine.Generation, again bool, after time.Duration, err error) {
 	tryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(r.retry.Try, func() { cancel(errSilent) })
+	watch := time.AfterFunc(limit, func() { cancel(errSilent) })
 	defer watch.Stop()
 	resp, err := r.post(tryCtx, http.MethodPost, "/completions", body)
 	if err != nil {
-		return out, true, r.failTry(ctx, tryCtx, err)
+		return out, true, 0, r.failTry(ctx, tryCtx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		return out, sampler.Retryable(resp.StatusCode), statusError(r.ep.URL, resp.StatusCode, text)
+		return out, sampler.Retryable(resp.StatusCode), sampler.RetryAfter(resp.Header), sampler.StatusError("ask "+r.ep.URL, resp.StatusCode, text)
 	}
 	rd := &reader{version: r.ep.Version, emit: emit}
 	var parser sse.Parser
@@ -174,16 +176,16 @@ func (r *Remote) try(ctx context.Context, body []byte, emit func(engine.Token) e
 		n, rerr := resp.Body.Read(buf)
 		watch.Reset(r.retry.Try)
 		if err := parser.Feed(buf[:n], rd.event); err != nil {
-			return rd.out, false, err
+			return rd.out, false, 0, err
 		}
 		if rerr == io.EOF && rd.out.FinishReason != "" {
 			break // a server that forgets [DONE]
 		}
 		if rerr != nil && !rd.done {
-			return rd.out, len(rd.out.Tokens) == 0, r.failTry(ctx, tryCtx, rerr)
+			return rd.out, len(rd.out.Tokens) == 0, 0, r.failTry(ctx, tryCtx, rerr)
 		}
 	}
-	return rd.out, false, nil
+	return rd.out, false, 0, nil
 }
 
 // failTry names the failure by the caller's context first, then by the try's.
@@ -192,24 +194,6 @@ func (r *Remote) failTry(ctx, try context.Context, err error) error {
 		return cause
 	}
 	return r.fail(try, err)
-}
-
-func statusError(url string, status int, text []byte) error {
-	var e chatwire.ErrorBody
-	msg := strings.TrimSpace(string(text))
-	if json.Unmarshal(text, &e) == nil && e.Error.Message != "" {
-		msg = e.Error.Message
-	}
-	op := fmt.Sprintf("ask %s: status %d", url, status)
-	switch {
-	case status == 400 && strings.Contains(msg, "maximum context length"):
-		return fulgur.E(fulgur.KindContextFull, op, msg, nil)
-	case status == 400 || status == 422:
-		return fulgur.E(fulgur.KindInvalid, op, msg, nil)
-	case status == 504 || status == 408:
-		return fulgur.E(fulgur.KindTimeout, op, "Upstream model server timed out", errors.New(msg))
-	}
-	return fulgur.E(fulgur.KindUpstream, op, "Upstream model server request failed", errors.New(msg))
 }
 
 // reader reads the events of one streamed completion.

@@ -90,7 +90,7 @@ func TestRemoteTries(t *testing.T) {
 	}{
 		"busy, then fine":           {[]string{"503:", "429:", ok}, 3, ""},
 		"dropped, then fine":        {[]string{"drop", ok}, 2, ""},
-		"always busy":               {[]string{"503:"}, 3, fulgur.KindUpstream},
+		"always busy":               {[]string{"503:"}, 3, fulgur.KindUnavailable},
 		"a wrong request":           {[]string{"400:"}, 1, fulgur.KindInvalid},
 		"the context is full":       {[]string{"400:maximum context length"}, 1, fulgur.KindContextFull},
 		"cut after the first token": {[]string{"data: {\"choices\":[{\"token_ids\":[5]}]}\n\n"}, 1, fulgur.KindUpstream},
