@@ -90,6 +90,9 @@ type Call struct {
 	SampledIDs []int32   `json:"sampled_ids,omitempty"`
 	LogProbs   []float32 `json:"log_probs,omitempty"` // of SampledIDs, temperature as Sampling says
 	Spans      []Span    `json:"spans,omitempty"`
+	// RoutedExperts is what the upstream told of the experts that a mixture of
+	// experts chose for each token, as it told it (R3); it is in no other field.
+	RoutedExperts json.RawMessage `json:"routed_experts,omitempty"`
 
 	Sampling     Sampling `json:"sampling"`
 	Usage        *Usage   `json:"usage,omitempty"`

@@ -71,7 +71,8 @@ const (
 	partRequest = iota
 	partSent
 	partResponse
-	partTurns // messages, tools and reply
+	partTurns   // messages, tools and reply
+	partExperts // routed experts
 	bodyParts
 )
 
@@ -106,7 +107,7 @@ func (c *codec) textOf(call *fulgur.Call) text {
 	var t text
 	body, turnBuf := c.buf(), c.buf()
 	turnBuf, from, to := appendTurns(turnBuf, &turns{call.Messages, call.Tools, call.Reply})
-	for i, p := range [bodyParts][]byte{call.Request, call.Sent, call.Response, turnBuf} {
+	for i, p := range [bodyParts][]byte{call.Request, call.Sent, call.Response, turnBuf, call.RoutedExperts} {
 		t.parts[i] = len(body)
 		body = binary.AppendUvarint(body, uint64(len(p)))
 		body = append(body, p...)
@@ -252,7 +253,7 @@ func (c *codec) decode(call *fulgur.Call, cols *columns, t text) error {
 		}
 		plain = plain[w+int(n):]
 	}
-	call.Request, call.Sent, call.Response = parts[partRequest], parts[partSent], parts[partResponse]
+	call.Request, call.Sent, call.Response, call.RoutedExperts = parts[partRequest], parts[partSent], parts[partResponse], parts[partExperts]
 	said, err := readTurns(parts[partTurns])
 	if err != nil {
 		return fmt.Errorf("decoding the messages of call %s: %w", call.ID, err)

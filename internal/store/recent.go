@@ -118,7 +118,7 @@ func inOrder(calls []fulgur.Call) {
 
 // slimmed is a call as Records gives it, with the resolution that is stored.
 func slimmed(c fulgur.Call) fulgur.Call {
-	c.Request, c.Sent, c.Response, c.Tools = nil, nil, nil, nil
+	c.Request, c.Sent, c.Response, c.Tools, c.RoutedExperts = nil, nil, nil, nil, nil
 	c.Endpoint.Key = ""
 	c.StartedAt = fromMicros(micros(c.StartedAt))
 	return c

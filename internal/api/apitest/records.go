@@ -78,7 +78,7 @@ func testRewards(t *testing.T, s Subject) {
 func FullCall(id fulgur.CallID, r fulgur.RolloutID, a fulgur.AttemptID, index int) fulgur.Call {
 	return fulgur.Call{ID: id, Run: fulgur.DefaultRun, Rollout: r, Attempt: a, Index: index, Mode: fulgur.ModeTrain, Dialect: "openai-chat", Model: "gpt", Stream: true,
 		Endpoint: fulgur.Endpoint{Model: "m", Kind: fulgur.EndpointTokens, URL: "http://up/v1", Version: 3},
-		Request:  json.RawMessage(`{"z":1,"a":98765432109876543210}`), Sent: json.RawMessage(`{"z":1,"temperature":1.0}`), Response: json.RawMessage(`{"choices":[]}`),
+		Request:  json.RawMessage(`{"z":1,"a":98765432109876543210}`), Sent: json.RawMessage(`{"z":1,"temperature":1.0}`), Response: json.RawMessage(`{"choices":[]}`), RoutedExperts: json.RawMessage(`[[0,7],[1,2]]`),
 		Messages:  []fulgur.Message{{Role: "user", Content: "hi é \u2028"}, {Role: "tool", ToolCallID: "c1", Content: "42", Name: "calc"}},
 		Tools:     []fulgur.Tool{{Name: "calc", Schema: json.RawMessage(`{"type":"object","a":1}`), Raw: json.RawMessage(`{"z":1,"a":2}`)}},
 		Reply:     &fulgur.Message{Role: "assistant", Reasoning: "hm", ToolCalls: []fulgur.ToolCall{{ID: "c2", Name: "calc", Arguments: `{"a": 1}`}}},

@@ -85,7 +85,7 @@ func testSeveral(t *testing.T, s Subject) {
 	records := must(s.API.Records(ctx, []fulgur.RolloutID{"b", "c", "a"}))(t)
 	equal(t, "b", records[0].Rollout, must(s.API.Rollout(ctx, "b"))(t))
 	equal(t, "b's reward", *records[0].Rollout.Reward, 0.5)
-	full.Request, full.Sent, full.Response, full.Tools = nil, nil, nil, nil
+	full.Request, full.Sent, full.Response, full.Tools, full.RoutedExperts = nil, nil, nil, nil, nil
 	equal(t, "calls of b's last attempt", len(records[0].Calls), 2)
 	equal(t, "the first", records[0].Calls[0], full)
 	equal(t, "c, never started", len(records[1].Calls), 0)
