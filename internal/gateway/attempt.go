@@ -38,6 +38,7 @@ type attempt struct {
 	bucket   bucket
 	spec     *fulgur.RolloutSpec
 	model    string
+	rules    *rules
 }
 
 // attempts are the attempts that were active lately.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -34,6 +35,7 @@ func (g *Gateway) tokens(w http.ResponseWriter, r *http.Request, d dialect.Count
 	if err != nil {
 		return 0, err
 	}
+	t.label(req, r.Header)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	fl, err := g.gates.enter(ctx, t.run, g.o.HoldLimit, func() {}, cancel)
@@ -63,7 +65,10 @@ func (g *Gateway) models(w http.ResponseWriter, r *http.Request, at spot, who fu
 		g.refuse(w, at.d, t.v1, err)
 		return
 	}
-	names := []string{t.model}
+	names := []string{t.policy}
+	if t.rules != nil {
+		names = append(names, slices.Sorted(maps.Keys(t.rules.open))...)
+	}
 	if at.model == "" {
 		writeJSON(w, http.StatusOK, at.d.AppendModels(nil, names))
 		return

@@ -15,15 +15,27 @@ type decision struct {
 	force       bool // the temperature is not the client's
 	cap         int  // most tokens, 0: none
 	offContract bool
+	frozen      bool // not the policy answers
+	auxTrains   bool // its rule lets it train
+	// cut: top-p and top-k are not the client's either. neutral names the client's
+	// other parameters that are left out. forced names all that were replaced.
+	cut     bool
+	neutral []string
+	forced  []string
 }
 
 // decide fixes a call's sampling. A run fixes the temperature and caps the
-// tokens; the harness's other wishes are honoured, and those that make the
-// distribution another one than the run trains on mark the call. Where no run
-// fixes anything, the server's temperature of the mode is forced, as v1 does.
+// tokens. The harness's other wishes that make the distribution another one than
+// the run trains on are honoured and mark the call, or are replaced, as the run
+// says (sampling.enforce). Where no run fixes anything, the server's temperature
+// of the mode is forced, as v1 does. A model that is not the policy is sampled as
+// the client wishes.
 func decide(req *call.Request, t *target, index int, opts *Options) decision {
 	w, spec := req.Wishes, t.spec
-	d := decision{sampling: fulgur.Sampling{Temperature: 1, Stop: w.Stop}}
+	if t.frozen() {
+		spec = nil
+	}
+	d := decision{sampling: fulgur.Sampling{Temperature: 1, Stop: w.Stop}, frozen: t.frozen(), auxTrains: t.auxTrains}
 	s := &d.sampling
 	if w.Temperature != nil {
 		s.Temperature = *w.Temperature
@@ -54,7 +66,7 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 		if w.TopK == nil {
 			s.TopK = fixed.TopK
 		}
-		d.offContract = !sameCut(s.TopP, fixed.TopP) || s.TopK != fixed.TopK
+		d.contract(t, fixed.TopP, fixed.TopK)
 	default:
 		forced := opts.ValTemperature
 		if t.mode == fulgur.ModeTrain {
@@ -63,7 +75,7 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 		if forced != nil {
 			s.Temperature, d.force = *forced, true
 		}
-		d.offContract = !sameCut(s.TopP, 1) || s.TopK != 0
+		d.contract(t, 1, 0)
 	}
 	if spec != nil {
 		if spec.Greedy {
@@ -71,9 +83,39 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 		}
 		s.Seed = callSeed(spec, index)
 	}
-	d.offContract = d.offContract || len(w.Others) > 0 || len(req.Constrained) > 0
+	if d.force && w.Temperature != nil && *w.Temperature != s.Temperature {
+		d.forced = append(d.forced, "temperature")
+	}
+	if t.enforced() && spec != nil {
+		d.neutral = w.Others
+		d.forced = append(d.forced, w.Others...)
+	} else {
+		s.Others = w.Others
+		d.offContract = d.offContract || len(w.Others) > 0
+	}
+	d.offContract = d.offContract || len(req.Constrained) > 0
 	return d
 }
+
+// contract holds top-p and top-k to the run's: by force, or by a mark.
+func (d *decision) contract(t *target, topP float64, topK int) {
+	s := &d.sampling
+	p, k := !sameCut(s.TopP, topP), s.TopK != topK
+	if !t.enforced() {
+		d.offContract = p || k
+		return
+	}
+	if p {
+		s.TopP, d.forced = topP, append(d.forced, "top_p")
+	}
+	if k {
+		s.TopK, d.forced = topK, append(d.forced, "top_k")
+	}
+	d.cut = p || k
+}
+
+// enforced says whether the run forces its sampling on all its calls.
+func (t *target) enforced() bool { return t.rules != nil && t.rules.force }
 
 // sameCut compares two top-p values; 0 and 1 are both off.
 func sameCut(a, b float64) bool {
@@ -126,6 +168,12 @@ func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.C
 		out = append(out, fulgur.UntrainableError)
 	case res.Finish == "":
 		out = append(out, untrainableNoFinish)
+	}
+	if dec.frozen {
+		out = append(out, fulgur.UntrainableFrozen)
+	}
+	if c.Auxiliary != "" && !dec.auxTrains {
+		out = append(out, fulgur.UntrainableAuxiliary)
 	}
 	if dec.offContract {
 		out = append(out, fulgur.UntrainableSampling)

@@ -70,6 +70,7 @@ func (f *flow) run(client context.Context) bool {
 		return f.unadmitted(client, err)
 	}
 	dec := decide(f.req, &f.t, f.index, &g.o)
+	g.m.force(dec.forced)
 	o := f.order(ep, dec)
 	var emit func(call.Delta) error
 	if out != nil {
@@ -234,7 +235,7 @@ func (f *flow) record(o *call.Order, dec decision, res *call.Result, err error, 
 		ID: f.id, Run: f.t.run, Rollout: f.t.rollout, Attempt: f.t.attempt, Index: f.index, Mode: f.t.mode,
 		Dialect: f.d.Name(), Model: f.req.Model, Stream: f.req.Stream, Endpoint: o.Endpoint,
 		Request: f.req.Body, Sent: res.Sent, Messages: f.req.Messages, Tools: f.req.Tools, Reply: res.Reply,
-		PromptIDs: res.PromptIDs, SampledIDs: res.SampledIDs, LogProbs: res.LogProbs, Spans: res.Spans,
+		PromptIDs: res.PromptIDs, SampledIDs: res.SampledIDs, LogProbs: res.LogProbs, Spans: res.Spans, RoutedExperts: res.Experts,
 		Sampling: res.Sampling, Usage: res.Usage, FinishReason: res.Finish, HTTPStatus: res.Status, Error: res.Fault,
 		Fate: fulgur.FateDelivered, Retries: res.Retries, StartedAt: f.start, Latency: time.Since(f.start),
 		Auxiliary: f.t.auxiliary,

@@ -78,6 +78,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub stri
 	}
 }
 
+var errForAgents = fulgur.E(fulgur.KindForbidden, "identify", "This path is for agents: use the credential of an attempt, or the path /proxy/rollout/…", nil)
+
 var errNoRoute = fulgur.E(fulgur.KindNotFound, "route", "Not Found", nil)
 
 // checkPath is v1's first two checks: mode, then path.
@@ -110,8 +112,13 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 		g.refuse(w, d, t.v1, err)
 		return false
 	}
+	t.label(req, r.Header)
+	if t.frozenOnly && !t.frozen() {
+		g.refuse(w, d, t.v1, errForAgents)
+		return false
+	}
 	id := newCallID()
-	if _, err := g.endpoint(r.Context(), t, id); err != nil {
+	if _, err := g.endpoints(r.Context(), &t); err != nil {
 		g.refuseCall(w, d, t, err)
 		return false
 	}
@@ -119,6 +126,7 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 		g.refuseCall(w, d, t, err)
 		return false
 	}
+	g.noteLabel(&t, req)
 	f := &flow{g: g, w: w, d: d, t: t, req: req, start: start, id: id}
 	if t.rollout != "" {
 		f.attempt = g.attempts.get(attemptKey{t.rollout, t.attempt})
@@ -133,8 +141,10 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 // read reads a request's body, within limits.
 func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	if g.o.ReadTimeout > 0 {
+		_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
+		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	}
 	var buf bytes.Buffer
 	most := g.o.MaxBody
 	if most < 0 {
@@ -287,12 +297,16 @@ func failureOf(err error) dialect.Failure {
 // order makes the order of a call.
 func (f *flow) order(ep fulgur.Endpoint, dec decision) *call.Order {
 	o := &call.Order{Request: f.req, Call: f.id, Run: f.t.run, Rollout: f.t.rollout, Attempt: f.t.attempt, Index: f.index,
-		Mode: f.t.mode, Endpoint: ep, Target: f.t.model, Sampling: dec.sampling, ForceTemperature: dec.force, CapTokens: dec.cap,
-		NeedLogProbs: f.t.mode == fulgur.ModeTrain && !f.g.o.NoLogProbs}
+		Mode: f.t.mode, Endpoint: ep, Target: f.t.model, Sampling: dec.sampling, ForceTemperature: dec.force, ForceCut: dec.cut, Neutral: dec.neutral, CapTokens: dec.cap, Frozen: dec.frozen,
+		NeedLogProbs: f.t.mode == fulgur.ModeTrain && !f.g.o.NoLogProbs && !f.t.frozen()}
 	if f.t.spec != nil {
 		o.Group = f.t.spec.Group
-	} else if f.req.Wishes.Seed == nil {
+	}
+	if (f.t.spec == nil || f.t.frozen()) && f.req.Wishes.Seed == nil {
 		o.Sampling.Seed = rand.Uint64() >> 1
+	}
+	if ep.Kind == fulgur.EndpointTokens {
+		o.Sampling.Others = nil // it samples with none of them
 	}
 	return o
 }

@@ -2,15 +2,12 @@ package gateway
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/binary"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/fulgur-rl/fulgur"
-	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 )
 
 // target is whose call a request is.
@@ -20,11 +17,15 @@ type target struct {
 	attempt fulgur.AttemptID
 	mode    fulgur.Mode
 	spec    *fulgur.RolloutSpec // nil: plain serving
-	model   string              // the policy's name
+	policy  string              // the policy's name
+	model   string              // of what answers: the policy, but for calls that rules route away
+	rules   *rules
 	// auxiliary is the rule that labelled the call; "": it is the agent's own.
-	auxiliary string
-	limited   bool // an attempt's own credential: its limits count
-	v1        bool // the server key on a v1 path: answered exactly as v1 does
+	auxiliary  string
+	auxTrains  bool
+	frozenOnly bool // the server key without a rollout: only models besides the policy
+	limited    bool // an attempt's own credential: its limits count
+	v1         bool // the server key on a v1 path: answered exactly as v1 does
 }
 
 // secretsOf returns the credentials of a request: a bearer key, and x-api-key.
@@ -86,11 +87,12 @@ func (g *Gateway) resolve(ctx context.Context, who fulgur.Identity, p path) (tar
 		return g.resolveAttempt(ctx, who, p)
 	}
 	if p.rollout == "" {
+		model, _, err := g.run(ctx, g.o.Run)
+		t := target{run: g.o.Run, mode: fulgur.ModeVal, policy: model, model: model}
 		if !g.o.Plain {
-			return target{}, fulgur.E(fulgur.KindForbidden, "identify", "This path is for agents: use the credential of an attempt, or the path /proxy/rollout/…", nil)
+			t.rules, t.frozenOnly = &rules{}, true
 		}
-		model, err := g.model(ctx, g.o.Run)
-		return target{run: g.o.Run, mode: fulgur.ModeVal, model: model}, err
+		return t, err
 	}
 	ro, err := g.o.Directory.Rollout(ctx, p.rollout)
 	if err != nil {
@@ -103,8 +105,11 @@ func (g *Gateway) resolve(ctx context.Context, who fulgur.Identity, p path) (tar
 	if run == "" {
 		run = fulgur.DefaultRun
 	}
-	model, err := g.model(ctx, run)
-	return target{run: run, rollout: p.rollout, attempt: p.attempt, mode: p.mode, spec: &ro.RolloutSpec, model: model, v1: p.v1}, err
+	model, rules, err := g.run(ctx, run)
+	if p.v1 && rules != nil && !rules.own {
+		rules = nil // v1 knows of none
+	}
+	return target{run: run, rollout: p.rollout, attempt: p.attempt, mode: p.mode, spec: &ro.RolloutSpec, policy: model, model: model, rules: rules, v1: p.v1}, err
 }
 
 // resolveAttempt is resolve for an attempt's own credential. What never changes
@@ -116,7 +121,7 @@ func (g *Gateway) resolveAttempt(ctx context.Context, who fulgur.Identity, p pat
 	}
 	a := g.attempts.get(attemptKey{who.Rollout, who.Attempt})
 	a.mu.Lock()
-	spec, model := a.spec, a.model
+	spec, model, rules := a.spec, a.model, a.rules
 	a.mu.Unlock()
 	if who.Ended {
 		return target{}, g.late(a)
@@ -126,12 +131,12 @@ func (g *Gateway) resolveAttempt(ctx context.Context, who fulgur.Identity, p pat
 		if err != nil {
 			return target{}, err
 		}
-		if model, err = g.model(ctx, who.Run); err != nil {
+		if model, rules, err = g.run(ctx, who.Run); err != nil {
 			return target{}, err
 		}
 		spec = &ro.RolloutSpec
 		a.mu.Lock()
-		a.spec, a.model = spec, model
+		a.spec, a.model, a.rules = spec, model, rules
 		a.mu.Unlock()
 	}
 	mode := fulgur.ModeVal
@@ -141,7 +146,7 @@ func (g *Gateway) resolveAttempt(ctx context.Context, who fulgur.Identity, p pat
 	if p.rollout != "" && p.mode != mode {
 		return target{}, fulgur.E(fulgur.KindForbidden, op, "This rollout's calls are of mode "+string(mode)+", not "+string(p.mode), nil)
 	}
-	return target{run: who.Run, rollout: who.Rollout, attempt: who.Attempt, mode: mode, spec: spec, model: model, limited: true}, nil
+	return target{run: who.Run, rollout: who.Rollout, attempt: who.Attempt, mode: mode, spec: spec, policy: model, model: model, rules: rules, limited: true}, nil
 }
 
 // late answers requests after an attempt's end: 410 first, then the one error
@@ -155,48 +160,4 @@ func (g *Gateway) late(a *attempt) error {
 		return fulgur.E(fulgur.KindContextFull, "admit call", "The attempt has ended; no call is answered any more (maximum context length: 0 tokens left, prompt is too long)", nil)
 	}
 	return fulgur.E(fulgur.KindGone, "admit call", "The attempt has ended: stop calling the model", nil)
-}
-
-// model returns the name under which a run's endpoints are registered.
-func (g *Gateway) model(ctx context.Context, run fulgur.RunID) (string, error) {
-	if run == g.o.Run && g.o.Model != "" {
-		return g.o.Model, nil
-	}
-	r, err := g.o.Directory.Run(ctx, run)
-	return r.Model, err
-}
-
-// pick chooses the endpoint of a rollout: v1's rule, so that a rollout stays on
-// one server and finds its prefix cache warm.
-func pick(list []fulgur.Endpoint, key string) fulgur.Endpoint {
-	sorted := slices.Clone(list)
-	slices.SortFunc(sorted, func(a, b fulgur.Endpoint) int { return strings.Compare(a.URL, b.URL) })
-	sum := sha256.Sum256([]byte(key))
-	return sorted[binary.BigEndian.Uint64(sum[:8])%uint64(len(sorted))]
-}
-
-// admit finds where a call goes now. What became of it there is told by done.
-func (g *Gateway) admit(ctx context.Context, t target, id fulgur.CallID) (ep fulgur.Endpoint, done func(*call.Result, error), err error) {
-	ep, err = g.endpoint(ctx, t, id)
-	return ep, func(*call.Result, error) {}, err
-}
-
-// endpoint finds where a call would go now.
-func (g *Gateway) endpoint(ctx context.Context, t target, id fulgur.CallID) (fulgur.Endpoint, error) {
-	list, err := g.o.Models.Endpoints(ctx, t.run, t.model)
-	if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound {
-		return fulgur.Endpoint{}, err
-	}
-	if len(list) == 0 {
-		return fulgur.Endpoint{}, fulgur.E(fulgur.KindUnavailable, "find endpoint", "No servers available for model '"+t.model+"'", nil)
-	}
-	key := string(t.rollout)
-	if key == "" {
-		key = string(id)
-	}
-	ep := pick(list, key)
-	if g.o.Samplers[ep.Kind] == nil {
-		return ep, fulgur.E(fulgur.KindUnavailable, "find endpoint", "The endpoint of model '"+t.model+"' is of kind '"+string(ep.Kind)+"', which this gateway does not serve", nil)
-	}
-	return ep, nil
 }

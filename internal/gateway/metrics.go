@@ -15,6 +15,9 @@ type metrics struct {
 	calls       *prometheus.CounterVec
 	refused     *prometheus.CounterVec
 	untrainable *prometheus.CounterVec
+	auxiliary   *prometheus.CounterVec
+	forced      *prometheus.CounterVec
+	ejections   prometheus.Counter
 	tokens      *prometheus.CounterVec
 	retries     prometheus.Counter
 	lost        prometheus.Counter
@@ -35,8 +38,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 	return &metrics{
 		calls:       counter("calls_total", "Model calls that were answered, by dialect, mode, HTTP status and what became of the client.", "dialect", "mode", "status", "fate"),
-		refused:     counter("refused_total", "Requests that never became a call, by kind of error; paused: refused while calls were paused.", "kind"),
+		refused:     counter("refused_total", "Requests that never became a call, by kind of error; paused: while calls were paused; rate, concurrency: above an attempt's limit.", "kind"),
 		untrainable: counter("untrainable_total", "Calls on record that do not train, by reason.", "reason"),
+		auxiliary:   counter("auxiliary_total", "Calls that a rule labelled as not the agent's own conversation, by rule.", "rule"),
+		forced:      counter("forced_total", "Calls whose sampling parameter was replaced by the run's, by parameter.", "parameter"),
+		ejections:   single("endpoint_ejections_total", "Times that a model server failed and got no calls for a while."),
 		tokens:      counter("tokens_total", "Tokens of calls, by kind: prompt, cached, sampled.", "kind"),
 		retries:     single("upstream_retries_total", "Tries after the first one, to model servers."),
 		lost:        single("record_failures_total", "Calls that could not be put on record; their clients got an error."),
@@ -61,6 +67,13 @@ func register[C prometheus.Collector](r prometheus.Registerer, c C) C {
 		}
 	}
 	return c
+}
+
+// force counts the parameters of a call that are not the client's.
+func (m *metrics) force(names []string) {
+	for _, n := range names {
+		m.forced.WithLabelValues(n).Inc()
+	}
 }
 
 func (m *metrics) done(c *fulgur.Call, took time.Duration) {

@@ -8,12 +8,14 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
+	"github.com/fulgur-rl/fulgur/internal/gateway/route"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 )
 
@@ -62,6 +64,11 @@ type Options struct {
 	// nothing (v1); nil: the client's own, else 1.
 	TrainTemperature *float64
 	ValTemperature   *float64
+	// Rules are those of runs whose record says nothing.
+	Rules Rules
+	// Route tunes how calls are spread over a model's endpoints.
+	Route route.Options
+
 	// NoLogProbs: upstreams are not asked for log probs, and calls train without.
 	NoLogProbs bool
 	// HoldV1: v1's pause holds calls in place of refusing them.
@@ -133,12 +140,17 @@ type Gateway struct {
 	gates    *gates
 	attempts *attempts
 	m        *metrics
+	router   router
+
+	rulesMu sync.Mutex
+	rules   map[fulgur.RunID]runRules
 }
 
 // New returns a gateway. It starts no goroutine.
 func New(o Options) *Gateway {
 	o = o.defaults()
-	g := &Gateway{o: o, paths: newPaths(o.Dialects), gates: newGates(), m: newMetrics(o.Metrics)}
+	g := &Gateway{o: o, paths: newPaths(o.Dialects), gates: newGates(), m: newMetrics(o.Metrics), rules: map[fulgur.RunID]runRules{},
+		router: router{table: route.New(o.Route)}}
 	g.attempts = newAttempts(o.Records)
 	g.mux = g.routes()
 	return g

@@ -30,7 +30,9 @@ type book struct {
 	mu        sync.Mutex
 	creds     map[string]fulgur.Identity
 	rollouts  map[fulgur.RolloutID]fulgur.Rollout
-	endpoints []fulgur.Endpoint
+	endpoints []fulgur.Endpoint            // of the policy
+	models    map[string][]fulgur.Endpoint // of others
+	config    json.RawMessage              // of the run
 	calls     []fulgur.Call
 	fail      error // of AppendCall
 }
@@ -56,12 +58,17 @@ func (b *book) Rollout(_ context.Context, id fulgur.RolloutID) (fulgur.Rollout, 
 }
 
 func (b *book) Run(_ context.Context, id fulgur.RunID) (fulgur.Run, error) {
-	return fulgur.Run{ID: id, Model: "policy"}, nil
-}
-
-func (b *book) Endpoints(context.Context, fulgur.RunID, string) ([]fulgur.Endpoint, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return fulgur.Run{ID: id, Model: "policy", Config: b.config}, nil
+}
+
+func (b *book) Endpoints(_ context.Context, _ fulgur.RunID, model string) ([]fulgur.Endpoint, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if model != "policy" && b.models != nil {
+		return b.models[model], nil
+	}
 	return append([]fulgur.Endpoint(nil), b.endpoints...), nil
 }
 

@@ -85,11 +85,14 @@ type Order struct {
 	// client's, and is put into a relayed body. CapTokens, if not 0, is the most
 	// that may be sampled, whatever the client asked for.
 	ForceTemperature bool
-	// ForceCut: top-p and top-k too. Neutral names what of Wishes.Others a relayed
-	// body must have at its neutral value.
-	ForceCut  bool
-	Neutral   []string
-	CapTokens int
+	CapTokens        int
+	// ForceCut: top-p and top-k are the run's too. Neutral names what of
+	// Wishes.Others a relayed body must have at its neutral value.
+	ForceCut bool
+	Neutral  []string
+	// Frozen: what answers is not the policy, and may be somebody else's server: a
+	// relay asks it for nothing that the client did not.
+	Frozen bool
 	// NeedLogProbs: the upstream is asked for token ids and log probs.
 	NeedLogProbs bool
 }
