@@ -70,6 +70,10 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 test-browser: ## the report in headless Chromium (installs it from Debian where it is missing)
 	test/browser/run.sh
 
+.PHONY: test-postgres
+test-postgres: ## the store's suite on PostgreSQL (installs it from Debian where it is missing, runs one of its own)
+	test/postgres/run.sh
+
 .PHONY: test-harness
 test-harness: ## the Python agent on the official SDK (installs it into a virtual environment)
 	test/harness/run.sh

@@ -28,12 +28,11 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/chat"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/tokens"
 	"github.com/fulgur-rl/fulgur/internal/store"
-	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 )
 
 // serverOptions say what the serving half of the house is made of.
 type serverOptions struct {
-	Store         string // "sqlite:PATH", "sqlite::memory:"
+	Store         string // "sqlite:PATH", "sqlite::memory:", "postgres://…"
 	Power         bool
 	Listen        string
 	Key           string // server key; "": open
@@ -62,11 +61,11 @@ func (s *server) URL() string { return s.http.url }
 
 // openStore opens a store by its URL.
 func openStore(ctx context.Context, url string, key string, power bool) (*store.Store, error) {
-	path, ok := strings.CutPrefix(url, "sqlite:")
-	if !ok || path == "" {
-		return nil, usageErr(fulgur.E(fulgur.KindUnsupported, "open store "+url, "want sqlite:PATH or sqlite::memory:", nil))
+	d, err := storeDriver(url, power)
+	if err != nil {
+		return nil, err
 	}
-	return store.Open(ctx, sqlite.New(path, sqlite.Options{Power: power}), store.Options{ServerKey: key})
+	return store.Open(ctx, d, store.Options{ServerKey: key})
 }
 
 // openServer takes its address, and then starts store, gateway, API and

@@ -53,7 +53,7 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 	fl.StringVar(&f.key, "key", "", "server key of trainers, controllers and people; empty: none is needed")
 	fl.StringVar(&f.model, "model", "", "name of the policy: which registered endpoints answer (default: the run's)")
 	fl.StringVar(&f.modelDir, "model-dir", "", "Hugging Face folder (or builtin:calc) whose tokenizer and chat template render for endpoints that take tokens")
-	fl.StringVar(&f.store, "store", "sqlite:fulgur.db", "the record: sqlite:PATH, or sqlite::memory:")
+	fl.StringVar(&f.store, "store", "sqlite:fulgur.db", "the record: sqlite:PATH, sqlite::memory:, or postgres://USER:PASSWORD@HOST/DATABASE")
 	fl.StringVar(&f.run, "run", "", "serve the best model of this run")
 	fl.StringVar(&f.history, "history", "deployed", "tokens of a known conversation that are reused: deployed or sampled")
 	fl.Float64Var(&f.trainTemp, "train-temperature", 1, "temperature of training calls whose rollout fixes none")

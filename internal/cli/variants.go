@@ -1,9 +1,15 @@
 package cli
 
 import (
+	"strings"
+
+	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/reward"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/postgres"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 )
 
@@ -27,4 +33,16 @@ func estimator(a config.Algorithm) advantage.Estimator {
 		return advantage.GRPONoStd
 	}
 	return advantage.Estimator(a.Estimator)
+}
+
+// storeDriver maps --store's URLs to a database.
+func storeDriver(url string, power bool) (store.Driver, error) {
+	scheme, path, _ := strings.Cut(url, ":")
+	switch {
+	case scheme == "sqlite" && path != "":
+		return sqlite.New(path, sqlite.Options{Power: power}), nil
+	case scheme == "postgres" || scheme == "postgresql":
+		return postgres.New(url), nil
+	}
+	return nil, usageErr(fulgur.E(fulgur.KindUnsupported, "open store "+scheme, "want sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE", nil))
 }

@@ -140,7 +140,7 @@ func (st *statements) flushRollouts(b *batch) error {
 		}
 		if e.stored {
 			_, err = st.updateRollout.Exec(string(e.State), outcome, reward, e.rewardBy, string(e.LastAttempt), e.Error, e.JobName, e.Version,
-				int64(e.seq), micros(e.UpdatedAt), e.hidden, e.num)
+				int64(e.seq), micros(e.UpdatedAt), bit(e.hidden), e.num)
 		} else {
 			err = st.insert(e, outcome, reward)
 		}
@@ -177,8 +177,8 @@ func (st *statements) insert(e *entry, outcome []byte, reward any) error {
 	if err != nil {
 		return err
 	}
-	if _, err := st.insertRollout.Exec(string(e.ID), string(e.Run), string(e.Group), e.IsTrain, string(e.State), outcome, reward, e.rewardBy,
-		string(e.LastAttempt), e.Error, e.JobName, e.Version, int64(e.seq), micros(e.CreatedAt), micros(e.UpdatedAt), e.hidden, e.num); err != nil {
+	if _, err := st.insertRollout.Exec(string(e.ID), string(e.Run), string(e.Group), bit(e.IsTrain), string(e.State), outcome, reward, e.rewardBy,
+		string(e.LastAttempt), e.Error, e.JobName, e.Version, int64(e.seq), micros(e.CreatedAt), micros(e.UpdatedAt), bit(e.hidden), e.num); err != nil {
 		return err
 	}
 	if _, err := st.insertInput.Exec(e.num, js, input); err != nil {
@@ -204,7 +204,7 @@ func (st *statements) putOneAttempt(num int64, a *attempt) error {
 func (st *statements) flushRecords(b *batch) error {
 	for _, c := range b.calls {
 		if _, err := st.insertCall.Exec(int64(c.seq), string(c.call.ID), c.num, string(c.call.Attempt), c.call.Index, string(c.call.Mode), c.call.HTTPStatus,
-			string(c.call.Fate), c.call.Trainable, micros(c.call.StartedAt), int64(c.call.Latency), int64(c.base), c.meta, c.promptIDs, c.sampledIDs, c.logProbs, c.bodies); err != nil {
+			string(c.call.Fate), bit(c.call.Trainable), micros(c.call.StartedAt), int64(c.call.Latency), int64(c.base), c.meta, c.promptIDs, c.sampledIDs, c.logProbs, c.bodies); err != nil {
 			return err
 		}
 	}
@@ -214,7 +214,7 @@ func (st *statements) flushRecords(b *batch) error {
 		}
 	}
 	for _, c := range b.completions {
-		if _, err := st.insertCompletion.Exec(c.pos, c.num, string(c.state), c.dataID, c.train); err != nil {
+		if _, err := st.insertCompletion.Exec(c.pos, c.num, string(c.state), c.dataID, bit(c.train)); err != nil {
 			return err
 		}
 	}
@@ -299,6 +299,14 @@ func scanAttempts(rows *sql.Rows) (out []attempt, err error) {
 		out = append(out, a)
 	}
 	return out, rows.Err()
+}
+
+// bit is a bool as the columns have it.
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func micros(t time.Time) int64 { return t.UnixMicro() }
