@@ -66,7 +66,7 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 		if w.TopK == nil {
 			s.TopK = fixed.TopK
 		}
-		d.contract(t, fixed.TopP, fixed.TopK)
+		d.contract(t, &w, fixed.TopP, fixed.TopK)
 	default:
 		forced := opts.ValTemperature
 		if t.mode == fulgur.ModeTrain {
@@ -75,7 +75,7 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 		if forced != nil {
 			s.Temperature, d.force = *forced, true
 		}
-		d.contract(t, 1, 0)
+		d.contract(t, &w, 1, 0)
 	}
 	if spec != nil {
 		if spec.Greedy {
@@ -97,21 +97,23 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 	return d
 }
 
-// contract holds top-p and top-k to the run's: by force, or by a mark.
-func (d *decision) contract(t *target, topP float64, topK int) {
+// contract holds top-p and top-k to the run's: by force, or by a mark. What the
+// run fixes and the client leaves open goes upstream in any case.
+func (d *decision) contract(t *target, w *call.Wishes, topP float64, topK int) {
 	s := &d.sampling
 	p, k := !sameCut(s.TopP, topP), s.TopK != topK
-	if !t.enforced() {
+	if t.enforced() {
+		if p {
+			s.TopP, d.forced = topP, append(d.forced, "top_p")
+		}
+		if k {
+			s.TopK, d.forced = topK, append(d.forced, "top_k")
+		}
+		d.cut = p || k
+	} else {
 		d.offContract = p || k
-		return
 	}
-	if p {
-		s.TopP, d.forced = topP, append(d.forced, "top_p")
-	}
-	if k {
-		s.TopK, d.forced = topK, append(d.forced, "top_k")
-	}
-	d.cut = p || k
+	d.cut = d.cut || w.TopP == nil && !sameCut(s.TopP, 1) || w.TopK == nil && s.TopK != 0
 }
 
 // enforced says whether the run forces its sampling on all its calls.

@@ -190,6 +190,9 @@ func TestFrozenModels(t *testing.T) {
 			}
 		})
 	}
+	if sent := strings.Join(append(judge.bodies, helper.bodies...), ""); strings.Contains(sent, "return_token_ids") || !strings.Contains(sent, `"temperature":0.3`) {
+		t.Errorf("somebody else's server is sent %s", sent)
+	}
 	if judge.calls() != 2 || judge.keys[0] != "Bearer judge-key" || helper.calls() != 1 || helper.keys[0] != "Bearer helper-key" {
 		t.Errorf("judge %d %v, helper %d %v", judge.calls(), judge.keys, helper.calls(), helper.keys)
 	}
@@ -212,6 +215,37 @@ func TestForcedSampling(t *testing.T) {
 	r := h.last(t)
 	if s := r.Sampling; !r.Trainable || s.Temperature != 1 || s.TopP != 0 || s.TopK != 0 || len(s.Others) != 0 {
 		t.Errorf("sampled with %+v; untrainable %v", s, r.Untrainable)
+	}
+}
+
+// The same where the call is relayed: the upstream is sent the run's sampling,
+// what the run fixes and the client left open too.
+func TestForcedSamplingUpstream(t *testing.T) {
+	u := newUpstreamModel(t)
+	h := newHouse(t, func(_ *gateway.Options, b *book) {
+		b.config = []byte(`{"sampling":{"enforce":"force"}}`)
+		b.endpoints = []fulgur.Endpoint{{Model: "policy", Kind: fulgur.EndpointChat, URL: u.url}}
+		r := b.rollouts["r1"]
+		r.Sampling = &fulgur.Sampling{Temperature: 1, TopP: 0.9}
+		b.rollouts["r1"] = r
+	})
+	for body, want := range map[string][]string{
+		`{"model":"policy","top_p":0.5,"top_k":5,"frequency_penalty":1.5,"repetition_penalty":2,"logit_bias":{"5":1},"messages":[{"role":"user","content":"x"}]}`: {
+			`"temperature":1`, `"top_p":0.9`, `"top_k":-1`, `"frequency_penalty":0`, `"repetition_penalty":1`, `"logit_bias":null`},
+		hi: {`"temperature":1`, `"top_p":0.9`},
+	} {
+		if got := h.chat(t, agentKey, body); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		sent := u.bodies[len(u.bodies)-1]
+		for _, w := range want {
+			if !strings.Contains(strings.ReplaceAll(sent, " ", ""), w) {
+				t.Errorf("upstream was sent %s, without %s", sent, w)
+			}
+		}
+		if r := h.last(t); r.Sampling.TopP != 0.9 || slices.Contains(r.Untrainable, fulgur.UntrainableSampling) {
+			t.Errorf("sampled with %+v; untrainable %v", r.Sampling, r.Untrainable)
+		}
 	}
 }
 

@@ -15,7 +15,10 @@ func (s *Sampler) splice(o *call.Order) ([]byte, error) {
 	if o.ForceTemperature {
 		fields = append(fields, chatwire.Field{Key: "temperature", Value: chatwire.AppendFloat(nil, o.Sampling.Temperature)})
 	}
-	fields = append(fields, chatwire.Field{Key: "return_token_ids", Value: []byte("true")})
+	fields = append(fields, forced(o)...)
+	if !o.Frozen {
+		fields = append(fields, chatwire.Field{Key: "return_token_ids", Value: []byte("true")})
+	}
 	if o.NeedLogProbs {
 		fields = append(fields, chatwire.Field{Key: "logprobs", Value: []byte("true")})
 	}
@@ -51,7 +54,9 @@ func notObject(o *call.Order, err error) error {
 	return fulgur.E(fulgur.KindInvalid, op(o), "Request body must be a JSON object", err)
 }
 
-func (s *Sampler) asksExperts(o *call.Order) bool { return s.experts && o.Mode == fulgur.ModeTrain }
+func (s *Sampler) asksExperts(o *call.Order) bool {
+	return s.experts && o.Mode == fulgur.ModeTrain && !o.Frozen
+}
 
 // convertible says what of a request a chat completion written of its normal
 // form would leave out: that is refused, never dropped.
@@ -68,7 +73,7 @@ func convertible(o *call.Order) error {
 		return unsupported("several answers")
 	case o.TopLogProbs > 0:
 		return unsupported("top_logprobs")
-	case len(o.Wishes.Others) > 0:
+	case len(o.Wishes.Others) > len(o.Neutral): // what the run forces is left out
 		return unsupported(strings.Join(o.Wishes.Others, ", "))
 	case o.Prompt != nil:
 		return unsupported("a raw prompt")
@@ -99,7 +104,9 @@ func (s *Sampler) convert(o *call.Order) ([]byte, error) {
 	b = append(b, ']')
 	b = appendTools(b, o.Tools, o.ToolChoice)
 	b = appendSampling(b, o)
-	b = append(b, `,"return_token_ids":true`...)
+	if !o.Frozen {
+		b = append(b, `,"return_token_ids":true`...)
+	}
 	if o.NeedLogProbs || o.LogProbs {
 		b = append(b, `,"logprobs":true`...)
 	}
