@@ -78,7 +78,7 @@ func (s *server) events(ctx context.Context, r *in) (int, any, error) {
 		attempt = "0"
 	}
 	kind := q.Get("event_type")
-	list, err := s.record(ctx, r.rollout, attempt, kind)
+	list, err := s.record(ctx, r.rollout, attempt, kind, experts)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -89,18 +89,14 @@ func (s *server) events(ctx context.Context, r *in) (int, any, error) {
 		}
 	}
 	if q.Get("format") == "triplet" {
-		out = triplets(out, experts)
-	} else if !experts {
-		for i := range out {
-			out[i].Data = without(out[i], "routed_experts")
-		}
+		out = triplets(out)
 	}
 	return http.StatusOK, out, nil
 }
 
 // record returns what v1 would have recorded of an attempt: its events, and
 // its calls as model_request events, in order of arrival.
-func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, kind string) ([]event, error) {
+func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, kind string, experts bool) ([]event, error) {
 	var out []event
 	events, err := s.Store.Events(ctx, id, attempt)
 	if err != nil {
@@ -126,6 +122,15 @@ func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur
 		}
 	}
 	slices.SortStableFunc(out, func(a, b event) int { return cmp.Compare(a.seq, b.seq) })
+	if experts {
+		dropSuperseded(out)
+		return out, nil
+	}
+	for i := range out {
+		if out[i].Type == modelRequest {
+			out[i].Data = without(out[i].Data, expertsKey)
+		}
+	}
 	return out, nil
 }
 
@@ -150,6 +155,9 @@ type callData struct {
 	FinishReason json.RawMessage      `json:"finish_reason"`
 }
 
+// expertsKey is where a model request has its routed experts.
+const expertsKey = "routed_experts"
+
 type callServer struct {
 	Model    string               `json:"model"`
 	Endpoint string               `json:"endpoint"`
@@ -162,7 +170,7 @@ func viewCall(c *fulgur.Call) (event, error) {
 	if len(sent) == 0 {
 		sent = c.Request
 	}
-	d := callData{Model: c.Endpoint.Model, ModelVersion: c.Version(), Request: jsonOr(sent, "null"), Response: jsonOr(c.Response, "{}"),
+	d := callData{Model: c.Endpoint.Model, ModelVersion: c.Version(), Request: jsonOr(sent, "null"), Response: withTokens(jsonOr(c.Response, "{}"), c), Experts: c.RoutedExperts,
 		Server: callServer{c.Endpoint.Model, c.Endpoint.URL, c.Endpoint.Version}, LatencyMS: float64(c.Latency) / float64(time.Millisecond),
 		HTTPStatus: c.HTTPStatus, Status: "ok", Retries: c.Retries}
 	if c.HTTPStatus >= 400 {
@@ -223,26 +231,9 @@ func mendNaN(b []byte) []byte {
 	return out
 }
 
-// without returns an event's data without a key.
-func without(e event, key string) json.RawMessage {
-	if !gjson.GetBytes(e.Data, key).Exists() {
-		return e.Data
-	}
-	var m map[string]json.RawMessage
-	if json.Unmarshal(e.Data, &m) != nil {
-		return e.Data
-	}
-	delete(m, key)
-	b, err := encode(m)
-	if err != nil {
-		return e.Data
-	}
-	return b
-}
-
 // triplets is v1's training view: of several model requests with the same
 // prompt ids only the last one is kept, where it stood.
-func triplets(list []event, experts bool) []event {
+func triplets(list []event) []event {
 	last := map[string]int{}
 	keys := make([]string, len(list))
 	for i, e := range list {
@@ -261,7 +252,7 @@ func triplets(list []event, experts bool) []event {
 			if keys[i] != "" && last[keys[i]] != i {
 				continue
 			}
-			e.Data = tripletData(gjson.ParseBytes(e.Data), experts)
+			e.Data = tripletData(gjson.ParseBytes(e.Data))
 		case e.Type == fulgur.EventReward:
 			e.Data = rewardData(gjson.ParseBytes(e.Data))
 		}
@@ -312,7 +303,7 @@ func arrayOr(v gjson.Result, other string) string {
 	return other
 }
 
-func tripletData(data gjson.Result, experts bool) json.RawMessage {
+func tripletData(data gjson.Result) json.RawMessage {
 	response := data.Get("response")
 	ids, probs := arrayOr(response.Get("choices.0.token_ids"), "[]"), logProbs(response.Get("choices.0.logprobs"))
 	if response.IsArray() {
@@ -326,9 +317,9 @@ func tripletData(data gjson.Result, experts bool) json.RawMessage {
 		key string
 		v   gjson.Result
 	}{
-		{"routed_experts", data.Get("routed_experts")}, {"http_status", data.Get("http_status")}, {"status", data.Get("status")}, {"error", response.Get("error")},
+		{expertsKey, data.Get(expertsKey)}, {"http_status", data.Get("http_status")}, {"status", data.Get("status")}, {"error", response.Get("error")},
 	} {
-		if !f.v.Exists() || f.v.Type == gjson.Null || f.key == "routed_experts" && !experts || f.key == "error" && !response.IsObject() {
+		if !f.v.Exists() || f.v.Type == gjson.Null || f.key == "error" && !response.IsObject() {
 			continue
 		}
 		b.WriteString(`,"` + f.key + `":` + f.v.Raw)
