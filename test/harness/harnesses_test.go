@@ -48,7 +48,7 @@ func harnesses() []harness {
 	return []harness{
 		{script: "pi", base: "/openai/v1", dialect: "openai-chat", tool: "bash", steps: shellTask("bash", "command", "")},
 		{script: "codex", base: "/openai/v1", dialect: "openai-responses", tool: "exec_command", steps: shellTask("exec_command", "cmd", "")},
-		{script: "claude-code", base: "/anthropic", dialect: "anthropic", tool: "Bash", steps: shellTask("Bash", "command", `,"description":"a step"`)},
+		{script: "claude-code", base: "/anthropic", dialect: "anthropic-messages", tool: "Bash", steps: shellTask("Bash", "command", `,"description":"a step"`)},
 		{script: "qwen-code", base: "/openai/v1", dialect: "openai-chat", tool: "run_shell_command", heavy: true,
 			steps: shellTask("run_shell_command", "command", `,"is_background":false`)},
 		{script: "opencode", base: "/openai/v1", dialect: "openai-chat", tool: "bash", heavy: true, aside: 1,

@@ -23,6 +23,9 @@ const (
 	modelVersion = 3
 )
 
+// aside is the reply to a request that offers no tools, where the script has some.
+const aside = "A title, say."
+
 // step is one reply of a scripted model.
 type step struct {
 	text  string
@@ -53,7 +56,6 @@ type model struct {
 	end   int32
 	steps []step
 	tool  string // of the main conversation; "": the script needs none
-	aside string
 
 	mu     sync.Mutex
 	asked  []int // the step of each request, in order; -1: an aside
@@ -68,7 +70,7 @@ func newModel(t *testing.T, tool string, steps []step, before func(step int)) *m
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &model{steps: steps, tool: tool, aside: "A title", before: before}
+	m := &model{steps: steps, tool: tool, before: before}
 	if m.tok, err = tokenizer.Parse(b); err != nil {
 		t.Fatal(err)
 	}
@@ -94,11 +96,11 @@ func (m *model) taken() []int {
 }
 
 // next picks the reply.
-func (m *model) next(turns int, aside bool) (string, step) {
-	at := min(turns, len(m.steps)-1)
+func (m *model) next(turns int, isAside bool) (string, step) {
+	at := min(max(turns, 0), len(m.steps)-1)
 	s := m.steps[at]
-	if aside {
-		at, s = -1, step{text: m.aside}
+	if isAside {
+		at, s = -1, step{text: aside}
 	}
 	m.mu.Lock()
 	m.asked = append(m.asked, at)
@@ -147,7 +149,7 @@ func (m *model) chat(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(body, &q)
 	}
 	if err != nil {
-		http.Error(w, `{"error":{"message":"not a chat request","code":400}}`, http.StatusBadRequest)
+		http.Error(w, `{"error":{"message":"this is not a chat request","type":"BadRequestError","param":null,"code":400}}`, http.StatusBadRequest)
 		return
 	}
 	turns, all := 0, ""
@@ -182,7 +184,7 @@ func (m *model) chat(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	head["object"] = "chat.completion.chunk"
 	send := func(choices ...map[string]any) {
-		head["choices"] = choices
+		head["choices"] = append([]map[string]any{}, choices...) // never null
 		b, _ := json.Marshal(head)
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", b)
 		w.(http.Flusher).Flush()
@@ -196,7 +198,7 @@ func (m *model) chat(w http.ResponseWriter, r *http.Request) {
 	}
 	send(map[string]any{"index": 0, "delta": map[string]any{}, "finish_reason": finish, "token_ids": []int{}})
 	head["usage"] = usage
-	send([]map[string]any{}...)
+	send()
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,11 +36,11 @@ var build struct {
 	err  error
 }
 
-// binary builds fulgur once for all tests; FULGUR_BINARY names one to test in
+// binary builds fulgur once for all tests; HARNESS_BINARY names one to test in
 // its place.
 func binary(t *testing.T) string {
 	t.Helper()
-	if path := os.Getenv("FULGUR_BINARY"); path != "" {
+	if path := os.Getenv("HARNESS_BINARY"); path != "" {
 		return path
 	}
 	build.Do(func() {
@@ -84,6 +85,7 @@ func startGateway(t *testing.T, args ...string) *gateway {
 	dir := t.TempDir()
 	c := exec.Command(binary(t), append([]string{"serve", "--listen", "127.0.0.1:0", "--key", serverKey, "--model", modelName,
 		"--model-dir", "builtin:calc", "--store", "sqlite:" + filepath.Join(dir, "fulgur.db")}, args...)...)
+	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "FULGUR_") })
 	stderr := filepath.Join(dir, "stderr")
 	log, err := os.Create(stderr)
 	if err != nil {
