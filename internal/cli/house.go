@@ -23,6 +23,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/gateway"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaichat"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaicompletions"
 	"github.com/fulgur-rl/fulgur/internal/gateway/render"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/chat"
@@ -43,6 +44,7 @@ type serverOptions struct {
 	History       string
 	Retry         sampler.Retry
 	NoLogProbs    bool
+	RoutedExperts bool // training calls ask for them
 	Log           *slog.Logger
 }
 
@@ -91,7 +93,7 @@ func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
 
 func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 	samplers := map[fulgur.EndpointKind]sampler.Sampler{
-		fulgur.EndpointChat: chat.New(chat.Options{Retry: o.Retry}),
+		fulgur.EndpointChat: chat.New(chat.Options{Retry: o.Retry, RoutedExperts: o.RoutedExperts}),
 	}
 	if o.Renderer != nil {
 		s.tokens = tokens.New(tokens.Options{
@@ -102,7 +104,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 	}
 	g := o.Gateway
 	g.Directory, g.Models, g.Records = s.store, s.store, s.store
-	g.Dialects = []dialect.Dialect{openaichat.Dialect{}}
+	g.Dialects = []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}}
 	g.Samplers = samplers
 	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log
 	return gateway.New(g)
@@ -234,7 +236,7 @@ func fileLogger(d runDir, level string) (*slog.Logger, func() error, error) {
 
 // features are what a client may ask this server for.
 func features() []string {
-	return []string{"openai-chat", "streaming", "tokens", "hold", "credentials"}
+	return []string{"openai-chat", "openai-completions", "streaming", "tokens", "hold", "credentials"}
 }
 
 // pauser is the gateway as v1's pause routes see it.

@@ -21,7 +21,7 @@ import (
 type serveFlags struct {
 	listen, key, model, modelDir, store, run, history, pause, durability, log string
 	trainTemp, valTemp                                                        float64
-	logProbs                                                                  bool
+	logProbs, experts                                                         bool
 	upstreamTimeout, retryBackoff                                             time.Duration
 	threads                                                                   int
 }
@@ -59,6 +59,7 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 	fl.Float64Var(&f.trainTemp, "train-temperature", 1, "temperature of training calls whose rollout fixes none")
 	fl.Float64Var(&f.valTemp, "val-temperature", 0.7, "temperature of validation calls whose rollout fixes none")
 	fl.BoolVar(&f.logProbs, "logprobs", true, "ask upstreams for log probs")
+	fl.BoolVar(&f.experts, "routed-experts", false, "ask upstreams for routed experts in training calls (R3: router replay of mixtures of experts)")
 	fl.DurationVar(&f.upstreamTimeout, "upstream-timeout", 300*time.Second, "limit of one try at an upstream")
 	fl.DurationVar(&f.retryBackoff, "retry-backoff", 500*time.Millisecond, "first wait between tries; doubles up to 8s")
 	fl.StringVar(&f.pause, "pause", "refuse", "what v1's pause does with new calls: refuse (429) or hold")
@@ -97,7 +98,7 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 	s, err := openServer(c.Context(), serverOptions{
 		Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, History: f.history,
 		Gateway: gateway.Options{Model: f.model, TrainTemperature: &f.trainTemp, ValTemperature: &f.valTemp, HoldV1: f.pause == "hold"},
-		Retry:   sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, Log: a.logger(f.log),
+		Retry:   sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, Log: a.logger(f.log),
 	})
 	if err != nil {
 		return err
