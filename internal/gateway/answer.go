@@ -188,10 +188,3 @@ func (a *answer) stopLocked() {
 		a.timer.Stop()
 	}
 }
-
-// failed says whether the client could not be written to.
-func (a *answer) failed() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.err != nil
-}

@@ -13,9 +13,10 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 )
 
-// flow is one call on its way through the gateway.
+// flow is one client's call on its way through the gateway.
 type flow struct {
 	g       *Gateway
 	w       http.ResponseWriter
@@ -25,15 +26,32 @@ type flow struct {
 	start   time.Time
 	id      fulgur.CallID
 	index   int
-	attempt *attempt // nil: plain serving
+	attempt *attempt // nil: plain serving, and a retry that joins
 	meta    dialect.Meta
 	ans     *answer
-	leave   func() // ends the flight; a slow reader of the last bytes holds up no drain
+	seat    *seat
+	flight  *flight // nil: not at an upstream
+	leave   func()  // ends the flight; a slow reader of the last bytes holds up no drain
 }
 
-// run holds, samples, records and answers. True: break the connection.
-func (f *flow) run(client context.Context) bool {
-	g := f.g
+// ending is how a generation came out.
+type ending struct {
+	admitted bool // it reached an upstream: there is something to record
+	aborted  bool // a drain cut it off for good
+	order    *call.Order
+	decision decision
+	res      *call.Result // nil only if it was not admitted
+	err      error
+	took     time.Duration
+	body     []byte // the unstreamed answer in the first client's dialect
+	lost     error  // it could not be put on record, so the answer is withheld
+}
+
+// whole says whether there is an answer as it was asked for.
+func (o *ending) whole() bool { return o.admitted && o.err == nil && good(o.res) }
+
+// open starts the answer.
+func (f *flow) open() {
 	f.meta = dialect.Meta{ID: string(f.id), Created: f.start.Unix(), Model: f.t.model}
 	if f.req.Model != "" {
 		f.meta.Model = f.req.Model // what the client asked for is what it expects to read
@@ -42,43 +60,120 @@ func (f *flow) run(client context.Context) bool {
 	if f.req.Stream {
 		out = f.d.Stream(f.req, f.meta)
 	}
-	f.ans = newAnswer(f.w, &g.o, out)
+	f.ans = newAnswer(f.w, &f.g.o, out)
+}
+
+// run holds, samples, records and answers. The generation outlives its client
+// for a moment, for a retry may join it: its context is its own. True: break the
+// connection.
+func (f *flow) run(client context.Context) bool {
+	g := f.g
+	f.open()
 	defer f.ans.stop()
-	ctx, cancel := context.WithCancelCause(client)
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
 	defer cancel(nil)
-	fl, err := f.enter(ctx, func(cause error) {
-		cancel(cause)
-		f.ans.unblock()
-	})
-	if err != nil {
-		if f.attempt != nil {
-			f.attempt.end()
-		}
-		return f.unadmitted(client, err)
-	}
+	f.seat = g.retries.begin(f, cancel)
+	defer f.seat.leave()
+	defer context.AfterFunc(client, f.seat.leave)()
 	f.leave = sync.OnceFunc(func() {
-		g.gates.leave(fl)
-		g.m.inflight.Dec()
+		f.land()
 		if f.attempt != nil {
 			f.attempt.end()
 		}
 	})
 	defer f.leave()
+	out := f.sample(ctx)
+	out.took = time.Since(f.start)
+	gen := f.seat.gen
+	left, keep := g.retries.end(gen, out)
+	if keep {
+		return true // somebody may still come for it
+	}
+	if out.admitted {
+		f.settle(ctx, out, left)
+	}
+	close(gen.done)
+	f.leave()
+	return f.deliver(client, out, out.body)
+}
+
+// land notes that nothing of the call is at an upstream any more.
+func (f *flow) land() {
+	if f.flight != nil {
+		f.g.gates.leave(f.flight)
+		f.g.m.inflight.Dec()
+		f.flight = nil
+	}
+}
+
+// sample has the call answered: in one go, or going on after each pause that
+// cut it off (PauseRequest.Partial).
+func (f *flow) sample(ctx context.Context) *ending {
+	out := &ending{}
+	for {
+		again, err := f.round(ctx, out)
+		if out.err = err; !again {
+			return out
+		}
+		f.g.gates.suspend(f.flight)
+		f.land()
+	}
+}
+
+// round waits for the gate and has the call sampled until it ends or is cut off.
+// again: it is to go on after the pause.
+func (f *flow) round(ctx context.Context, out *ending) (again bool, err error) {
+	g := f.g
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f.flight, err = f.enter(ctx, func(cause error) {
+		cancel(cause)
+		if cause == errAborted { // what is to go on is not taken from a slow reader
+			f.ans.unblock()
+		}
+	})
+	if err != nil {
+		return false, err
+	}
 	g.m.inflight.Inc()
+	if !f.seat.admitted() {
+		return false, context.Cause(ctx)
+	}
 	ep, done, err := g.admit(ctx, f.t, f.id) // behind the gate: a hold ends with other endpoints
 	if err != nil {
-		return f.unadmitted(client, err)
+		return false, err
 	}
-	dec := decide(f.req, &f.t, f.index, &g.o)
-	g.m.force(dec.forced)
-	o := f.order(ep, dec)
+	before := out.res
+	if !out.admitted {
+		out.admitted, out.decision = true, decide(f.req, &f.t, f.index, &g.o)
+		g.m.force(out.decision.forced)
+		out.order = f.order(ep, out.decision)
+	} else {
+		o := *out.order
+		o.Endpoint, o.Resume = ep, before
+		out.order = &o
+	}
 	var emit func(call.Delta) error
-	if out != nil {
-		emit = f.ans.delta
+	if f.ans.out != nil {
+		emit = f.pass
 	}
-	res, err := g.o.Samplers[ep.Kind].Sample(ctx, o, emit)
-	done(res, err)
-	return f.finish(client, ctx, o, dec, res, err)
+	out.res, err = g.o.Samplers[ep.Kind].Sample(ctx, out.order, emit)
+	done(out.res, err)
+	if before != nil {
+		out.res.Retries += before.Retries
+	}
+	cause := context.Cause(ctx)
+	out.aborted = err != nil && (errors.Is(cause, errAborted) || errors.Is(cause, errSuspended))
+	return out.aborted && cause == errSuspended && sampler.Resumes(g.o.Samplers[ep.Kind]), err
+}
+
+// pass passes a piece of the answer on. A client that can't be written to has
+// left; what that means for the generation is not for the sampler to decide.
+func (f *flow) pass(d call.Delta) error {
+	if f.ans.delta(d) != nil {
+		f.seat.leave()
+	}
+	return nil
 }
 
 // enter lets the call through the run's gate, with signs of life while it is held.
@@ -141,43 +236,55 @@ func fault(c *fulgur.Call, res *call.Result, err error) string {
 	return ""
 }
 
-// finish records the call, then writes what is left of the answer.
-func (f *flow) finish(client, ctx context.Context, o *call.Order, dec decision, res *call.Result, err error) bool {
-	left := client.Err() != nil || f.ans.failed()
-	aborted := errors.Is(context.Cause(ctx), errAborted)
-	c := f.record(o, dec, res, err, left, aborted)
-	var body []byte
-	if err == nil {
-		body = f.body(res, c)
+// settle puts a generation on record. left: no client waits for it any more.
+func (f *flow) settle(ctx context.Context, out *ending, left bool) {
+	c := f.record(out, left)
+	if out.err == nil {
+		out.body = f.body(out.res, c)
 	}
-	if rerr := f.keep(ctx, c); rerr != nil {
+	if err := f.keep(ctx, c); err != nil {
 		f.g.m.lost.Inc()
-		f.g.o.Log.Error("call could not be recorded", "call", c.ID, "rollout", c.Rollout, "err", rerr)
-		err := fulgur.E(lossKind(rerr), "record call", "The call could not be put on record, so its answer is withheld: try again", rerr)
-		f.came(ownFault(err))
-		return f.broke(err)
+		f.g.o.Log.Error("call could not be recorded", "call", c.ID, "rollout", c.Rollout, "err", err)
+		out.lost = fulgur.E(lossKind(err), "record call", "The call could not be put on record, so its answer is withheld: try again", err)
+		f.came(ownFault(out.lost))
+		return
 	}
-	f.came(fault(c, res, err))
-	f.leave()
+	f.came(fault(c, out.res, out.err))
 	f.g.m.done(c, c.Latency)
 	f.g.o.Log.Debug("call", "call", c.ID, "rollout", c.Rollout, "attempt", c.Attempt, "status", c.HTTPStatus,
 		"fate", c.Fate, "sampled", len(c.SampledIDs), "untrainable", c.Untrainable, "latency", c.Latency)
-	switch {
-	case left:
+}
+
+// deliver writes what is left of the answer. body is its unstreamed form.
+func (f *flow) deliver(client context.Context, out *ending, body []byte) bool {
+	res, err := out.res, out.err
+	if !out.admitted {
+		return f.unadmitted(client, err)
+	}
+	if !f.seat.lastBytes() {
 		return true
-	case aborted && err != nil:
+	}
+	broken, told := true, false
+	defer func() { f.seat.wrote(told) }()
+	switch {
+	case out.lost != nil:
+		return f.broke(out.lost)
+	case out.aborted:
 		return f.broke(fulgur.E(fulgur.KindUnavailable, "sample call", "The model was updated in the middle of the call: try again", err))
 	case err != nil:
 		return f.broke(err)
 	case !good(res) && f.ans.isStarted():
 		return f.broke(fulgur.E(fulgur.KindUpstream, "sample call", "Upstream model server failed: "+res.Fault, nil))
 	case good(res) && f.ans.out != nil:
-		return f.ans.close(res) != nil
+		broken = f.ans.close(res) != nil
+	default:
+		if res.RetryAfter != "" && !f.t.v1 && !f.ans.isStarted() {
+			f.w.Header().Set("Retry-After", res.RetryAfter)
+		}
+		broken = f.ans.whole(res.Status, contentType(f.t.v1, res), body) != nil
 	}
-	if res.RetryAfter != "" && !f.t.v1 && !f.ans.isStarted() {
-		f.w.Header().Set("Retry-After", res.RetryAfter)
-	}
-	return f.ans.whole(res.Status, contentType(f.t.v1, res), body) != nil
+	told = !broken
+	return broken
 }
 
 // good says whether the upstream answered what was asked.
@@ -230,14 +337,15 @@ func isJSONType(t string) bool {
 }
 
 // record makes the call's record.
-func (f *flow) record(o *call.Order, dec decision, res *call.Result, err error, left, aborted bool) *fulgur.Call {
+func (f *flow) record(out *ending, left bool) *fulgur.Call {
+	o, res, err := out.order, out.res, out.err
 	c := &fulgur.Call{
 		ID: f.id, Run: f.t.run, Rollout: f.t.rollout, Attempt: f.t.attempt, Index: f.index, Mode: f.t.mode,
 		Dialect: f.d.Name(), Model: f.req.Model, Stream: f.req.Stream, Endpoint: o.Endpoint,
 		Request: f.req.Body, Sent: res.Sent, Messages: f.req.Messages, Tools: f.req.Tools, Reply: res.Reply,
 		PromptIDs: res.PromptIDs, SampledIDs: res.SampledIDs, LogProbs: res.LogProbs, Spans: res.Spans, RoutedExperts: res.Experts,
 		Sampling: res.Sampling, Usage: res.Usage, FinishReason: res.Finish, HTTPStatus: res.Status, Error: res.Fault,
-		Fate: fulgur.FateDelivered, Retries: res.Retries, StartedAt: f.start, Latency: time.Since(f.start),
+		Fate: fulgur.FateDelivered, Retries: res.Retries, Joined: f.g.retries.joins(f.seat.gen), StartedAt: f.start, Latency: out.took,
 		Auxiliary: f.t.auxiliary,
 	}
 	c.Endpoint.Key = ""
@@ -246,7 +354,7 @@ func (f *flow) record(o *call.Order, dec decision, res *call.Result, err error, 
 		c.Fate, c.HTTPStatus = fulgur.FateLeft, fulgur.KindCanceled.HTTPStatus()
 	case err != nil:
 		c.Fate, c.HTTPStatus = fulgur.FateRefused, fulgur.KindOf(err).HTTPStatus()
-		if aborted {
+		if out.aborted {
 			c.HTTPStatus = fulgur.KindUnavailable.HTTPStatus()
 		}
 	case res.Status >= 400:
@@ -255,7 +363,7 @@ func (f *flow) record(o *call.Order, dec decision, res *call.Result, err error, 
 	if err != nil && c.Error == "" {
 		c.Error = err.Error()
 	}
-	c.Untrainable = judge(o, res, err, dec, c)
+	c.Untrainable = judge(o, res, err, out.decision, c)
 	if !finite(c.LogProbs) {
 		c.LogProbs = nil // JSON has no NaN; the answer's own words are in Response
 	}

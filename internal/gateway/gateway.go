@@ -117,6 +117,9 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 		g.refuse(w, d, t.v1, errForAgents)
 		return false
 	}
+	if joined, broken := g.rejoin(w, r, d, t, req, start); joined {
+		return broken
+	}
 	id := newCallID()
 	if _, err := g.endpoints(r.Context(), &t); err != nil {
 		g.refuseCall(w, d, t, err)

@@ -20,6 +20,7 @@ type metrics struct {
 	ejections   prometheus.Counter
 	tokens      *prometheus.CounterVec
 	retries     prometheus.Counter
+	joined      prometheus.Counter
 	lost        prometheus.Counter
 	seconds     *prometheus.HistogramVec
 	inflight    prometheus.Gauge
@@ -45,6 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		ejections:   single("endpoint_ejections_total", "Times that a model server failed and got no calls for a while."),
 		tokens:      counter("tokens_total", "Tokens of calls, by kind: prompt, cached, sampled.", "kind"),
 		retries:     single("upstream_retries_total", "Tries after the first one, to model servers."),
+		joined:      single("joined_total", "Retries of clients that were answered by the generation that they repeat."),
 		lost:        single("record_failures_total", "Calls that could not be put on record; their clients got an error."),
 		seconds: register(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "fulgur", Subsystem: "gateway", Name: "call_seconds",
 			Help: "Time from a call's arrival to its record.", Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 14)}, []string{"dialect"})),

@@ -89,6 +89,10 @@ type Options struct {
 	// and a stream whose upstream says nothing its first sign of life; from then on
 	// the status can't change. 0: 45 s.
 	SpaceAfter time.Duration
+	// RetryGrace is how long a generation goes on when its client has left, for a
+	// retry to join; 0: 750 ms, less than 0: not at all. RetryKeep is how long an
+	// answer that could not be delivered waits for one; 0: 10 s, less than 0: not.
+	RetryGrace, RetryKeep time.Duration
 	// HoldLimit is the longest hold of a call; 0: 15 minutes.
 	HoldLimit time.Duration
 
@@ -120,6 +124,7 @@ func (o Options) defaults() Options {
 	}{
 		{&o.ReadTimeout, time.Minute}, {&o.WriteTimeout, time.Minute}, {&o.KeepAlive, 15 * time.Second},
 		{&o.SpaceAfter, 45 * time.Second}, {&o.HoldLimit, 15 * time.Minute},
+		{&o.RetryGrace, 750 * time.Millisecond}, {&o.RetryKeep, 10 * time.Second},
 	} {
 		if *d.v == 0 {
 			*d.v = d.def
@@ -139,6 +144,7 @@ type Gateway struct {
 	mux      *http.ServeMux
 	gates    *gates
 	attempts *attempts
+	retries  *retries
 	m        *metrics
 	router   router
 
@@ -151,7 +157,7 @@ func New(o Options) *Gateway {
 	o = o.defaults()
 	g := &Gateway{o: o, paths: newPaths(o.Dialects), gates: newGates(), m: newMetrics(o.Metrics), rules: map[fulgur.RunID]runRules{},
 		router: router{table: route.New(o.Route)}}
-	g.attempts = newAttempts(o.Records)
+	g.attempts, g.retries = newAttempts(o.Records), newRetries(&o)
 	g.mux = g.routes()
 	return g
 }
@@ -164,4 +170,8 @@ func (g *Gateway) Handler() http.Handler { return g }
 
 // Close refuses new and held calls, waits for those in flight until ctx ends,
 // and aborts what is left then.
-func (g *Gateway) Close(ctx context.Context) error { return g.gates.close(ctx) }
+func (g *Gateway) Close(ctx context.Context) error {
+	err := g.gates.close(ctx)
+	g.retries.close()
+	return err
+}

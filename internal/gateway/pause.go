@@ -13,12 +13,19 @@ import (
 // defaultLease ends a pause whose owner says nothing and never comes back.
 const defaultLease = 10 * time.Minute
 
-// abortGrace is how long aborted calls may take to be on record.
-const abortGrace = 10 * time.Second
+const (
+	// abortGrace is how long aborted calls may take to be on record.
+	abortGrace = 10 * time.Second
+	// suspendGrace is how long a call may take to stop where it is (a slow reader
+	// may hold it up) before it is aborted for good.
+	suspendGrace = 2 * time.Second
+)
 
 var (
-	errAborted = errors.New("aborted: a drain reached its limit")
-	errClosing = fulgur.E(fulgur.KindUnavailable, "admit call", "The gateway is shutting down: try again", nil)
+	// errSuspended cuts a call off that is to go on after the pause.
+	errSuspended = errors.New("suspended: it goes on after the pause")
+	errAborted   = errors.New("aborted: a drain reached its limit")
+	errClosing   = fulgur.E(fulgur.KindUnavailable, "admit call", "The gateway is shutting down: try again", nil)
 )
 
 // refusal is the answer to a call while calls are refused.
@@ -51,6 +58,9 @@ type gate struct {
 	refuse     bool
 	retryAfter int
 	aborted    int
+	suspended  int
+	drained    time.Duration
+	pauses     int // raised by each resume: a drain is of one pause only
 	held       int
 	inflight   map[*flight]struct{}
 	wake       chan struct{} // closed on resume
@@ -62,6 +72,7 @@ type gate struct {
 type flight struct {
 	gate  *gate
 	abort func(error)
+	cut   bool // a drain has cut it off
 }
 
 func newGate(run fulgur.RunID) *gate {
@@ -163,8 +174,19 @@ func (s *gates) leave(f *flight) {
 	}
 }
 
+// suspend notes that a flight which was cut off goes on after the pause. It has
+// yet to leave.
+func (s *gates) suspend(f *flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.cut {
+		f.gate.aborted--
+		f.gate.suspended++
+	}
+}
+
 func (g *gate) stateLocked() fulgur.Pause {
-	p := fulgur.Pause{Run: g.run, Paused: g.paused, InFlight: len(g.inflight), Held: g.held, Aborted: g.aborted}
+	p := fulgur.Pause{Run: g.run, Paused: g.paused, InFlight: len(g.inflight), Held: g.held, Aborted: g.aborted, Suspended: g.suspended, Drained: g.drained}
 	if g.paused {
 		p.Owner, p.Refuse = g.owner, g.refuse
 		if g.reason != nil {
@@ -186,16 +208,20 @@ func (g *gate) resumeLocked() {
 	if !g.paused {
 		return
 	}
-	g.paused, g.owner, g.refuse, g.reason, g.expires, g.aborted = false, "", false, nil, time.Time{}, 0
+	g.paused, g.owner, g.refuse, g.reason, g.expires = false, "", false, nil, time.Time{}
+	g.aborted, g.suspended, g.drained = 0, 0, 0
+	g.pauses++
 	close(g.wake)
 	g.wake = make(chan struct{})
 }
 
 // PauseCalls holds (or refuses) the calls of a run from now on, until its owner
 // resumes them or the lease ends. With a drain, it returns when no call is in
-// flight: those that are after the limit are aborted, and counted. Asked again
-// by the same owner it renews the lease. KindConflict while another one holds
-// the pause.
+// flight: those that are after the limit are aborted, and counted; with Partial,
+// those that can go on after the pause from the tokens they have are suspended.
+// The lease counts from the end of the drain. Asked again by the same owner it
+// renews the lease. KindConflict while another one holds the pause, and if the
+// pause ended before its drain did.
 func (g *Gateway) PauseCalls(ctx context.Context, run fulgur.RunID, req fulgur.PauseRequest) (fulgur.Pause, error) {
 	if run == "" {
 		return fulgur.Pause{}, fulgur.E(fulgur.KindInvalid, "pause calls", "Say which run is to be paused", nil)
@@ -241,9 +267,6 @@ func (s *gates) pause(ctx context.Context, run fulgur.RunID, req fulgur.PauseReq
 		s.mu.Unlock()
 		return p, conflict(run, g.owner)
 	}
-	if !g.paused {
-		g.aborted = 0
-	}
 	wasRefusing := g.refuse
 	g.paused, g.owner, g.refuse = true, req.Owner, req.Refuse
 	g.reason = nil
@@ -254,19 +277,33 @@ func (s *gates) pause(ctx context.Context, run fulgur.RunID, req fulgur.PauseReq
 		close(g.wake)
 		g.wake = make(chan struct{})
 	}
-	g.expires = time.Now().Add(lease)
 	g.retryAfter = max(1, min(20, int(lease/time.Second)))
+	pauses := g.pauses
+	if req.Drain <= 0 {
+		defer s.mu.Unlock()
+		s.leaseLocked(g, lease)
+		return g.stateLocked(), nil
+	}
+	s.leaseLocked(g, req.Drain+suspendGrace+abortGrace+lease)
+	s.mu.Unlock()
+	start := time.Now()
+	err := s.drain(ctx, g, req, pauses)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.pauses == pauses {
+		g.drained = time.Since(start)
+		s.leaseLocked(g, lease)
+	}
+	return g.stateLocked(), err
+}
+
+// leaseLocked lets the pause end by itself after d.
+func (s *gates) leaseLocked(g *gate, d time.Duration) {
+	g.expires = time.Now().Add(d)
 	if g.lease != nil {
 		g.lease.Stop()
 	}
-	g.lease = time.AfterFunc(lease, func() { s.expire(g) })
-	s.mu.Unlock()
-	if req.Drain <= 0 {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return g.stateLocked(), nil
-	}
-	return s.drain(ctx, g, req.Drain)
+	g.lease = time.AfterFunc(d, func() { s.expire(g) })
 }
 
 // expire ends a pause whose lease ran out, unless it was renewed meanwhile.
@@ -278,53 +315,75 @@ func (s *gates) expire(g *gate) {
 	}
 }
 
-func (s *gates) drain(ctx context.Context, g *gate, limit time.Duration) (fulgur.Pause, error) {
-	if ok, err := s.waitIdle(ctx, g, limit); ok || err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return g.stateLocked(), err
+// drain waits until no call is in flight, and cuts off those that are after the
+// limit.
+func (s *gates) drain(ctx context.Context, g *gate, req fulgur.PauseRequest, pauses int) error {
+	idle, err := s.waitIdle(ctx, g, req.Drain, pauses)
+	if idle || err != nil {
+		return err
 	}
-	s.abort(g)
-	ok, err := s.waitIdle(ctx, g, abortGrace)
+	if req.Partial {
+		s.cut(g, errSuspended)
+		if idle, err = s.waitIdle(ctx, g, suspendGrace, pauses); idle || err != nil {
+			return err
+		}
+	}
+	s.cut(g, errAborted)
+	if idle, err = s.waitIdle(ctx, g, abortGrace, pauses); idle || err != nil {
+		return err
+	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := g.stateLocked()
-	if err == nil && !ok {
-		err = fulgur.E(fulgur.KindTimeout, "drain run "+string(g.run), fmt.Sprintf("%d aborted calls have not ended: the pause stays, try again", p.InFlight), nil)
-	}
-	return p, err
+	n := len(g.inflight)
+	s.mu.Unlock()
+	return fulgur.E(fulgur.KindTimeout, "drain run "+string(g.run), fmt.Sprintf("%d aborted calls have not ended: the pause stays, try again", n), nil)
 }
 
-func (s *gates) abort(g *gate) {
+// cut cuts off all calls in flight.
+func (s *gates) cut(g *gate, cause error) {
 	s.mu.Lock()
 	var list []*flight
 	for f := range g.inflight {
 		list = append(list, f)
+		if !f.cut {
+			f.cut = true
+			g.aborted++
+		}
 	}
-	g.aborted += len(list)
 	s.mu.Unlock()
 	for _, f := range list {
-		f.abort(errAborted)
+		f.abort(cause)
 	}
 }
 
+// anyPause is for a wait that no resume ends.
+const anyPause = -1
+
 // waitIdle waits until no call of the gate is in flight; false after the limit.
-func (s *gates) waitIdle(ctx context.Context, g *gate, limit time.Duration) (bool, error) {
+// It fails when ctx ends, and when the pause does.
+func (s *gates) waitIdle(ctx context.Context, g *gate, limit time.Duration, pauses int) (bool, error) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
+	op := "drain run " + string(g.run)
 	for {
 		s.mu.Lock()
-		n, idle := len(g.inflight), g.idle
+		n, idle, wake, over := len(g.inflight), g.idle, g.wake, pauses != anyPause && g.pauses != pauses
 		s.mu.Unlock()
-		if n == 0 {
+		switch {
+		case over:
+			return false, fulgur.E(fulgur.KindConflict, op, "The pause was ended while its calls were drained: pause again", nil)
+		case n == 0:
 			return true, nil
+		}
+		if pauses == anyPause {
+			wake = nil
 		}
 		select {
 		case <-idle:
+		case <-wake:
 		case <-t.C:
 			return false, nil
 		case <-ctx.Done():
-			return false, fulgur.E(fulgur.KindCanceled, "drain run "+string(g.run), "The wait for calls in flight was cut short; the pause stays", context.Cause(ctx))
+			return false, fulgur.E(fulgur.KindCanceled, op, "The wait for calls in flight was cut short; the pause stays", context.Cause(ctx))
 		}
 	}
 }
@@ -346,11 +405,11 @@ func (s *gates) close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	for _, g := range list {
-		if _, err := s.waitIdle(ctx, g, time.Hour); err == nil {
+		if _, err := s.waitIdle(ctx, g, time.Hour, anyPause); err == nil {
 			continue
 		}
-		s.abort(g)
-		if ok, _ := s.waitIdle(context.WithoutCancel(ctx), g, abortGrace); !ok {
+		s.cut(g, errAborted)
+		if ok, _ := s.waitIdle(context.WithoutCancel(ctx), g, abortGrace, anyPause); !ok {
 			return fulgur.E(fulgur.KindTimeout, "close gateway", "Some calls did not end", nil)
 		}
 	}

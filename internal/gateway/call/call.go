@@ -95,6 +95,10 @@ type Order struct {
 	Frozen bool
 	// NeedLogProbs: the upstream is asked for token ids and log probs.
 	NeedLogProbs bool
+	// Resume, if not nil, is how far the call got before it was cut off: the
+	// result goes on from its tokens, and what they say has been shown. Only
+	// samplers that can (sampler.Resumes) are asked to.
+	Resume *Result
 }
 
 // Token is a sampled token.

@@ -32,3 +32,15 @@ type Counter interface {
 	// Count returns that number. Errors are Sample's.
 	Count(ctx context.Context, o *call.Order) (int, error)
 }
+
+// Resumer is a sampler that can go on with an answer that was cut off.
+type Resumer interface {
+	// Resumes says that an order's Resume is honoured.
+	Resumes() bool
+}
+
+// Resumes says whether a sampler can go on with an answer that was cut off.
+func Resumes(s Sampler) bool {
+	r, ok := s.(Resumer)
+	return ok && r.Resumes()
+}
