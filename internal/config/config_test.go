@@ -61,6 +61,7 @@ func TestParse(t *testing.T) {
 	want.Runner.Sandbox = "none"
 	want.Reward.Builtin, want.Reward.Expected = "final-answer", "input.answer"
 	want.Algorithm.Clip = Clip{0.1, 0.3}
+	want.Auxiliary = []AuxiliaryRule{} // the file asks for none
 	if diff := cmp.Diff(want, f); diff != "" {
 		t.Error(diff)
 	}
@@ -99,13 +100,55 @@ func golden(t *testing.T, path string, got []byte) {
 	}
 }
 
+// Rules and models are read whole, and the effective configuration says them again.
+func TestAuxiliaryAndModels(t *testing.T) {
+	src := small + `
+models:
+  - {name: judge/1, url: "https://h/v1", key_env: JUDGE_KEY}
+  - {name: small, url: "http://h:1/v1", agents: true}
+auxiliary:
+  - name: title
+    no_tools: true
+    system: '(?i)^You name, briefly: {"a": [1,2]}'
+    route: judge/1
+  - {name: quota, max_tokens: 1, header: "x-app: ^cli$"}
+  - {name: small, model: ".*haiku.*, .*", train: true}
+sampling: {enforce: force}
+`
+	f, warnings, err := Parse([]byte(src), "run.yaml", offered)
+	if err != nil || len(warnings) != 0 {
+		t.Fatal(err, warnings)
+	}
+	want := Default()
+	want.Models = []FrozenModel{{Name: "judge/1", URL: "https://h/v1", KeyEnv: "JUDGE_KEY"}, {Name: "small", URL: "http://h:1/v1", Agents: true}}
+	want.Auxiliary = []AuxiliaryRule{
+		{Name: "title", NoTools: true, System: `(?i)^You name, briefly: {"a": [1,2]}`, Route: "judge/1"},
+		{Name: "quota", MaxTokens: 1, Header: "x-app: ^cli$"},
+		{Name: "small", Model: ".*haiku.*, .*", Train: true},
+	}
+	if diff := cmp.Diff(want.Models, f.Models) + cmp.Diff(want.Auxiliary, f.Auxiliary); diff != "" || f.Sampling.Enforce != "force" {
+		t.Error(diff, f.Sampling.Enforce)
+	}
+	again, _, err := Parse(f.Effective(), "effective.yaml", offered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(f, again); diff != "" {
+		t.Error(diff)
+	}
+	f, _, err = Parse([]byte(small), "run.yaml", offered, Override{"auxiliary", `[{name: a, other_model: true}]`, "--set"})
+	if err != nil || len(f.Auxiliary) != 1 || f.Auxiliary[0].Name != "a" {
+		t.Errorf("%v %v", f, err)
+	}
+}
+
 // UI-07: a key that does not exist is an error with its place.
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct{ src, want string }{
 		"an unknown key has its place and what was meant":    {small + "stpes: 3", `run.yaml:6:1: unknown key "stpes"; did you mean "steps"?`},
 		"a nested unknown key too":                           {small + "algorithm:\n  group_sice: 3", `run.yaml:7:3: unknown key "algorithm.group_sice"; did you mean "algorithm.group_size"?`},
 		"a key at the wrong level is found where it belongs": {small + "learning_rate: 1e-4", `unknown key "learning_rate"; did you mean algorithm.learning_rate?`},
-		"a key like no other gets the list":                  {small + "sampling: {frobnicate: 1}", `unknown key "sampling.frobnicate"; keys here: temperature, max_tokens, top_p, top_k`},
+		"a key like no other gets the list":                  {small + "sampling: {frobnicate: 1}", `unknown key "sampling.frobnicate"; keys here: temperature, max_tokens, top_p, top_k, enforce`},
 		"text where a number is wanted":                      {small + "steps: many", `run.yaml:6:8: steps: want a whole number, got "many"`},
 		"a fraction where a whole number is wanted":          {small + "steps: 1.5", `steps: want a whole number, got "1.5"`},
 		"a list where text is wanted":                        {small + "model: [a]", `model: want text, got a list`},
@@ -121,7 +164,20 @@ func TestRefused(t *testing.T) {
 		"a name that nobody knows":                           {small + "algorithm: {loss: poo}", `algorithm.loss: unknown name "poo"; did you mean "ppo"?`},
 		"a schedule of a later version":                      {small + "schedule: {mode: collocated}", `"collocated" is not in this version; offered: synchronous`},
 		"off-policy settings":                                {small + "off_policy: {mean_staleness: 2}", `off_policy: not in this version`},
-		"auxiliary rules":                                    {small + "auxiliary: [{match: x}]", `auxiliary: not in this version`},
+		"auxiliary rules":                                    {small + "auxiliary: [{match: x}]", `unknown key "auxiliary[0].match"`},
+		"a rule without a condition":                         {small + "auxiliary: [{name: x}]", `run.yaml:6:13: auxiliary[0]: no condition`},
+		"a rule without a name":                              {small + "auxiliary: [{no_tools: true}]", `auxiliary[0].name: want letters`},
+		"two rules of one name":                              {small + "auxiliary: [{name: a, no_tools: true}, {name: a, other_model: true}]", `auxiliary[1].name: "a" stands twice`},
+		"a rule's expression that is none":                   {small + "auxiliary: [{name: a, system: \"(\"}]", `auxiliary[0].system: error parsing regexp`},
+		"a rule that leads nowhere":                          {small + "auxiliary: [{name: a, no_tools: true, route: judge}]", `auxiliary[0].route: there is no model "judge" under models`},
+		"a rule's header without a name":                     {small + "auxiliary: [{name: a, header: \": x\"}]", `auxiliary[0].header: want a header's name`},
+		"rules that are no list":                             {small + "auxiliary: {name: a}", `auxiliary: want a list, got keys`},
+		"a rule that is no keys":                             {small + "auxiliary: [title]", `auxiliary[0]: want keys (name, model,`},
+		"a model without an address":                         {small + "models: [{name: judge}]", `models[0].url: want an OpenAI base URL`},
+		"a model with the policy's name":                     {small + "models: [{name: run, url: \"http://h/v1\"}]", `models[0].name: "run" is the policy's name`},
+		"a key in place of its variable":                     {small + "models: [{name: j, url: \"http://h/v1\", key_env: \"sk- 1\"}]", `models[0].key_env: want the name of a variable`},
+		"what a frozen model answers can't train":            {small + "models: [{name: j, url: \"http://h/v1\"}]\nauxiliary: [{name: a, no_tools: true, route: j, train: true}]", `auxiliary[0].train`},
+		"a way to enforce that is none":                      {small + "sampling: {enforce: warn}", `sampling.enforce: unknown name "warn"; offered: mark, force`},
 		"compat":                                             {small + "compat: [v1]", `compat: "v1" is not in this version`},
 		"a grader program":                                   {"data: {train: t}\nagent: {command: [a]}\nreward: {command: [./grade]}", `run.yaml:3:19: reward.command: not in this version`},
 		"no grader":                                          {"data: {train: t}\nagent: {command: [a]}", `run.yaml: reward: missing: nobody grades`},

@@ -241,10 +241,12 @@ func (d *decoder) plain(n ast.Node, v reflect.Value, path string) {
 		list := reflect.MakeSlice(v.Type(), 0, len(seq.Values))
 		for i, item := range seq.Values {
 			e := reflect.New(v.Type().Elem()).Elem()
-			if e.Kind() == reflect.Interface { // no feature of this version reads one: checked by its length
-				e.Set(reflect.ValueOf(item.String()))
+			at := fmt.Sprintf("%s[%d]", path, i)
+			if e.Kind() == reflect.Struct {
+				d.node(item, e, at, nil)
+				d.set[at] = d.at(item)
 			} else if r := d.resolve(item); r != nil {
-				d.plain(r, e, fmt.Sprintf("%s[%d]", path, i))
+				d.plain(r, e, at)
 			}
 			list = reflect.Append(list, e)
 		}

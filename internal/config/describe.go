@@ -75,6 +75,9 @@ func Keys(v Variants) []Key {
 			if k.Group {
 				visit(f.value, k.Path)
 			}
+			if t := f.value.Type(); t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct {
+				visit(reflect.New(t.Elem()).Elem(), k.Path+"[]")
+			}
 		}
 	}
 	visit(valueOf(Default()), "")
@@ -123,6 +126,13 @@ func inline(v reflect.Value) string {
 		slices.Sort(parts)
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
+	if t := v.Type(); t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct {
+		parts := make([]string, v.Len())
+		for i := range parts {
+			parts[i] = inlineKeys(v.Index(i))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
@@ -135,6 +145,17 @@ func inline(v reflect.Value) string {
 		return quote(s)
 	}
 	return strings.ReplaceAll(text, ",", ", ")
+}
+
+// inlineKeys writes a structure's keys that have a value.
+func inlineKeys(v reflect.Value) string {
+	var parts []string
+	for _, f := range fieldsOf(v) {
+		if !f.value.IsZero() {
+			parts = append(parts, f.name+": "+inline(f.value))
+		}
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
 }
 
 // quote writes text so that YAML reads it as that text.

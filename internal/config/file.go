@@ -41,8 +41,10 @@ type File struct {
 	OffPolicy OffPolicy `json:"off_policy"`
 	// What each way to end leads to.
 	Outcomes Outcomes `json:"outcomes"`
-	// Rules: which calls are not the agent's own conversation, and where they go.
-	Auxiliary []any `json:"auxiliary"`
+	// Rules: which calls are not the agent's own conversation, and where they go. The first one that matches labels a call; what is labelled does not train. The default ones know opencode's title call, and calls under another model's name; [] is none.
+	Auxiliary []AuxiliaryRule `json:"auxiliary"`
+	// Models besides the policy that calls may go to (a judge, a user simulator, a small model for titles). They never train.
+	Models []FrozenModel `json:"models"`
 	// Measurements during training, on `data.validation`.
 	Validation Validation `json:"validation"`
 	// What is saved, and how often.
@@ -94,6 +96,43 @@ type Sampling struct {
 	TopP float64 `json:"top_p" jsonschema:"minimum=0,maximum=1"`
 	// Sample from the most likely tokens only; 0: off.
 	TopK int `json:"top_k" jsonschema:"minimum=0"`
+	// What becomes of parameters by which an agent changes the distribution that the run trains on (top_p, top_k, penalties, logit_bias). mark: they are honoured, and the call does not train. force: they are replaced by the run's. The temperature is always the run's.
+	Enforce string `json:"enforce" jsonschema:"enum=mark,enum=force"`
+}
+
+// AuxiliaryRule says which calls are not the agent's own conversation: those
+// that all of its conditions hold for.
+type AuxiliaryRule struct {
+	// What the calls are labelled with: letters, digits and dashes.
+	Name string `json:"name"`
+	// Condition: a regular expression (RE2) for the whole name of the model that is asked for.
+	Model string `json:"model,omitempty"`
+	// Condition: a model is asked for by a name that is not the policy's (agents find that in OPENAI_MODEL; it is the run's name).
+	OtherModel bool `json:"other_model,omitempty"`
+	// Condition: no tools are offered.
+	NoTools bool `json:"no_tools,omitempty"`
+	// Condition: a regular expression (RE2) that is found in a system or developer message at the start of the conversation.
+	System string `json:"system,omitempty"`
+	// Condition: at most this many tokens are asked for.
+	MaxTokens int `json:"max_tokens,omitempty" jsonschema:"minimum=0"`
+	// Condition: a header that is there, or `NAME: RE2` for what is found in its value.
+	Header string `json:"header,omitempty"`
+	// The model of `models` that answers; empty: the policy.
+	Route string `json:"route,omitempty"`
+	// The calls train all the same.
+	Train bool `json:"train,omitempty"`
+}
+
+// FrozenModel is a model besides the policy.
+type FrozenModel struct {
+	// Its name, here and at its server.
+	Name string `json:"name"`
+	// OpenAI base URL of its server, such as https://api.example.com/v1.
+	URL string `json:"url"`
+	// The variable of Fulgur's environment that holds its server's key; empty: it needs none.
+	KeyEnv string `json:"key_env,omitempty"`
+	// Agents may ask for it by its name; otherwise only rules lead there.
+	Agents bool `json:"agents,omitempty"`
 }
 
 // Agent says how the agent is built and started. In `build` and `command`,
@@ -282,7 +321,7 @@ func Default() *File {
 		Engine:     "embedded",
 		Steps:      160,
 		Stop:       Stop{Twice: true},
-		Sampling:   Sampling{Temperature: 1, TopP: 1},
+		Sampling:   Sampling{Temperature: 1, TopP: 1, Enforce: "mark"},
 		History:    "deployed",
 		Agent:      Agent{Timeout: Duration(minutes(2)), StartTimeout: Duration(minutes(1)), Input: Input{Env: map[string]string{}}, Build: []string{}, Command: []string{}},
 		Runner:     Runner{Kind: "local", Sandbox: "auto"},
@@ -290,7 +329,8 @@ func Default() *File {
 		Schedule:   Schedule{Mode: "synchronous"},
 		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 16, Correction: "none"},
 		Outcomes:   Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
-		Auxiliary:  []any{},
+		Auxiliary:  defaultAuxiliary(),
+		Models:     []FrozenModel{},
 		Validation: Validation{Every: 20, Problems: 200, Greedy: true},
 		Algorithm: Algorithm{
 			Estimator: "grpo", NormalizeStd: true, GroupSize: 8, GroupsPerStep: 16, Minibatches: 2,
@@ -305,5 +345,15 @@ func Default() *File {
 		Compat:      []string{},
 		Listen:      "127.0.0.1:0",
 		Out:         "runs",
+	}
+}
+
+// defaultAuxiliary are the rules of someone who wrote none: what opencode asks
+// before anything else (its title.txt, without tools), and whatever goes to a
+// model that is not trained.
+func defaultAuxiliary() []AuxiliaryRule {
+	return []AuxiliaryRule{
+		{Name: "title", NoTools: true, System: "^You are a title generator"},
+		{Name: "other-model", OtherModel: true},
 	}
 }

@@ -215,15 +215,15 @@ func (s *Store) readAlone(ctx context.Context, cols *columns) (t text, err error
 }
 
 // scanCall reads a row: the call without its large parts, and the columns of
-// these; raw ones are good until the rows move on.
-func scanCall(row scanner, raw bool) (c fulgur.Call, cols *columns, err error) {
+// these; raw ones are good until the rows move on. more are the columns before.
+func scanCall(row scanner, raw bool, more ...any) (c fulgur.Call, cols *columns, err error) {
 	var (
 		seq, started, latency   int64
 		rollout, run            sql.NullString
 		id, attempt, mode, fate string
 	)
 	cols = &columns{}
-	dest := []any{&seq, &id, &rollout, &run, &attempt, &c.Index, &mode, &c.HTTPStatus, &fate, &c.Trainable, &started, &latency, &cols.base}
+	dest := append(more, &seq, &id, &rollout, &run, &attempt, &c.Index, &mode, &c.HTTPStatus, &fate, &c.Trainable, &started, &latency, &cols.base)
 	for _, col := range []*sql.RawBytes{&cols.meta, &cols.prompt, &cols.sampled, &cols.probs, &cols.bodies} {
 		if raw {
 			dest = append(dest, col)

@@ -53,6 +53,9 @@ type chain struct {
 	mu   sync.Mutex
 	tips []*tip
 	size int // as chains counts it; under the mutex of chains
+	// gone says that the calls of the tips are being deleted: none may be told
+	// against them any more. It is the writer's alone.
+	gone bool
 }
 
 type chainKey struct {
@@ -123,6 +126,23 @@ func (c *chains) drop(k chainKey, free func(*tip)) {
 	c.bytes -= ch.size
 	c.mu.Unlock()
 	ch.clear(free)
+}
+
+// forget gives up all chains of a rollout. The writer calls it before it deletes
+// the calls.
+func (c *chains) forget(num int64, free func(*tip)) {
+	c.mu.Lock()
+	var out []*chain
+	for k, e := range c.byKey {
+		if ch := e.Value.(*chain); k.num == num {
+			ch.gone = true
+			out = append(out, ch)
+		}
+	}
+	c.mu.Unlock()
+	for _, ch := range out {
+		c.drop(ch.key, free)
+	}
 }
 
 func (ch *chain) put(t, old *tip, free func(*tip)) (size int) {

@@ -41,3 +41,24 @@ type Driver interface {
 	// be ""; it says what to do next.
 	Explain(err error) (fulgur.Kind, string)
 }
+
+// Keeper is a Driver whose database can be looked after, also while a store
+// writes to it. Errors are as Driver's.
+type Keeper interface {
+	Driver
+
+	// OpenRead opens an existing database for reading only. KindNotFound if it is
+	// not there.
+	OpenRead(ctx context.Context) (*sql.DB, error)
+
+	// Integrity returns what the database itself finds wrong with its files.
+	Integrity(ctx context.Context, db *sql.DB) ([]string, error)
+
+	// Backup writes the state of one moment to a new file at path, which it syncs.
+	// KindUnsupported where the database has tools of its own for that.
+	Backup(ctx context.Context, db *sql.DB, path string) error
+
+	// Vacuum gives the space of what was deleted back to the disk. It runs on the
+	// connection that writes, outside of a transaction.
+	Vacuum(ctx context.Context, conn *sql.Conn) error
+}

@@ -21,8 +21,14 @@ type queries struct {
 	recorded, base                        *sql.Stmt
 }
 
-const callColumns = `SELECT c.seq, c.call, r.rollout, r.run, c.attempt, c.idx, c.mode, c.status, c.fate, c.trainable, c.started, c.latency, c.base, c.meta, c.prompt_ids, c.sampled_ids, c.log_probs, c.bodies
-	FROM calls c LEFT JOIN rollouts r ON r.num = c.num`
+// callColumns selects what scanCall reads, and more columns first.
+func callColumns(more string) string {
+	if more != "" {
+		more += ", "
+	}
+	return `SELECT ` + more + `c.seq, c.call, r.rollout, r.run, c.attempt, c.idx, c.mode, c.status, c.fate, c.trainable, c.started, c.latency, c.base, c.meta, c.prompt_ids, c.sampled_ids, c.log_probs, c.bodies
+		FROM calls c LEFT JOIN rollouts r ON r.num = c.num`
+}
 
 func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error) {
 	q := &queries{}
@@ -38,11 +44,11 @@ func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error)
 		{&q.credential, `SELECT r.run, r.rollout, r.state, c.attempt, a.phase FROM credentials c JOIN rollouts r ON r.num = c.num
 			LEFT JOIN attempts a ON a.num = c.num AND a.attempt = CAST(c.attempt AS INTEGER) WHERE c.sum = ?`},
 		{&q.completions, `SELECT c.pos, r.rollout, r.hidden, c.state, c.data_id, c.is_train FROM completions c JOIN rollouts r ON r.num = c.num WHERE c.pos > ? ORDER BY c.pos LIMIT ?`},
-		{&q.callsOf, callColumns + ` WHERE c.num = ? AND c.attempt = ? ORDER BY c.seq`},
-		{&q.callsAll, callColumns + ` WHERE c.num = ? ORDER BY c.seq`},
+		{&q.callsOf, callColumns("") + ` WHERE c.num = ? AND c.attempt = ? ORDER BY c.seq`},
+		{&q.callsAll, callColumns("") + ` WHERE c.num = ? ORDER BY c.seq`},
 		{&q.recorded, `SELECT attempt FROM (SELECT attempt, seq FROM calls WHERE num = ? UNION ALL SELECT attempt, seq FROM events WHERE num = ?) AS records
 			GROUP BY attempt ORDER BY min(seq)`},
-		{&q.callByID, callColumns + ` WHERE c.call = ?`},
+		{&q.callByID, callColumns("") + ` WHERE c.call = ?`},
 		{&q.base, `SELECT base, prompt_ids, bodies FROM calls WHERE seq = ?`},
 		{&q.eventsOf, `SELECT seq, attempt, type, data, unused, at FROM events WHERE num = ? ORDER BY seq`},
 	} {

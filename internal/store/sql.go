@@ -23,6 +23,7 @@ type statements struct {
 	insertCall, insertEvent, insertCompletion    *sql.Stmt
 	putRun, deleteEndpoints, insertEndpoint      *sql.Stmt
 	putLease, deleteLease, selectOne, selectTrys *sql.Stmt
+	dropCalls, dropEvents                        *sql.Stmt
 }
 
 func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error) {
@@ -53,6 +54,8 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 		{&st.insertEndpoint, `INSERT INTO endpoints (run, pos, model, url, kind, key, version) VALUES (?, ?, ?, ?, ?, ?, ?)`},
 		{&st.putLease, `INSERT INTO leases (run, name, holder, expires) VALUES (?, ?, ?, ?) ON CONFLICT (run, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires`},
 		{&st.deleteLease, `DELETE FROM leases WHERE run = ? AND name = ?`},
+		{&st.dropCalls, `DELETE FROM calls WHERE num = ?`},
+		{&st.dropEvents, `DELETE FROM events WHERE num = ?`},
 		{&st.selectOne, rolloutColumns + ` WHERE r.rollout = ? AND r.hidden = 0`},
 		{&st.selectTrys, attemptColumns + ` WHERE a.num = ? ORDER BY a.attempt`},
 	} {
@@ -211,6 +214,13 @@ func (st *statements) flushRecords(b *batch) error {
 	for _, e := range b.events {
 		if _, err := st.insertEvent.Exec(int64(e.Seq), e.num, string(e.Attempt), e.Type, []byte(e.Data), e.Unused, micros(e.At)); err != nil {
 			return err
+		}
+	}
+	for _, num := range b.dropped {
+		for _, q := range []*sql.Stmt{st.dropCalls, st.dropEvents} {
+			if _, err := q.Exec(num); err != nil {
+				return err
+			}
 		}
 	}
 	for _, c := range b.completions {

@@ -126,6 +126,9 @@ func (l *live) publish(b *batch) {
 		}
 	}
 	l.recent.publish(b, l.num)
+	if len(b.dropped) > 0 {
+		l.recent.forget(b.dropped)
+	}
 	l.compact()
 	for k, v := range b.runs {
 		l.runs[k] = v
@@ -206,6 +209,7 @@ type batch struct {
 	endpoints   map[fulgur.RunID][]fulgur.Endpoint
 	leases      map[leaseKey]fulgur.Lease
 	changes     []fulgur.Change
+	dropped     []int64 // rollouts whose calls and events go
 	num, pos    int64
 	seq         fulgur.Seq
 }

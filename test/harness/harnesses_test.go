@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
 )
 
 // harness is a program that people ship, and how it does the task: write a file,
@@ -99,7 +100,13 @@ func (h *harness) try(t *testing.T, kind fulgur.EndpointKind, hold time.Duration
 			t.Errorf("the pause held %d calls, %v", held, p.err)
 		}
 	}
-	h.check(t, m, g.calls(t, "task"))
+	calls := g.calls(t, "task")
+	h.check(t, m, calls)
+	if kind == fulgur.EndpointTokens && h.aside == 0 {
+		if built := sample.Build("task", calls, sample.Options{}); len(built.Samples) != 1 {
+			t.Errorf("%d training samples: the conversation only grows, so want 1", len(built.Samples))
+		}
+	}
 	if t.Failed() {
 		t.Logf("%s said:\n%s", h.script, out)
 	}

@@ -71,15 +71,12 @@ const lockWait = 3 * time.Second
 // Open connects; see store.Driver.
 func (d *Driver) Open(ctx context.Context) (write, read *sql.DB, err error) {
 	op := "open store " + d.public()
-	cfg, err := pgx.ParseConfig(d.url)
-	if err != nil {
-		return nil, nil, fulgur.E(fulgur.KindInvalid, op, "the URL is not as psql takes it: want postgres://USER:PASSWORD@HOST:PORT/DATABASE", err)
+	if write, err = d.connect(op); err != nil {
+		return nil, nil, err
 	}
-	host, _ := os.Hostname()
-	if _, ok := cfg.RuntimeParams["application_name"]; !ok {
-		cfg.RuntimeParams["application_name"] = fmt.Sprintf("fulgur %s:%d", host, os.Getpid())
+	if read, err = d.connect(op); err != nil {
+		return nil, nil, errors.Join(err, write.Close())
 	}
-	write, read = sql.OpenDB(connector{stdlib.GetConnector(*cfg)}), sql.OpenDB(connector{stdlib.GetConnector(*cfg)})
 	write.SetMaxOpenConns(1) // the lock is this connection's
 	write.SetMaxIdleConns(1)
 	read.SetMaxOpenConns(8)
@@ -88,6 +85,18 @@ func (d *Driver) Open(ctx context.Context) (write, read *sql.DB, err error) {
 		return nil, nil, errors.Join(err, write.Close(), read.Close())
 	}
 	return write, read, nil
+}
+
+func (d *Driver) connect(op string) (*sql.DB, error) {
+	cfg, err := pgx.ParseConfig(d.url)
+	if err != nil {
+		return nil, fulgur.E(fulgur.KindInvalid, op, "the URL is not as psql takes it: want postgres://USER:PASSWORD@HOST:PORT/DATABASE", err)
+	}
+	if _, ok := cfg.RuntimeParams["application_name"]; !ok {
+		host, _ := os.Hostname()
+		cfg.RuntimeParams["application_name"] = fmt.Sprintf("fulgur %s:%d", host, os.Getpid())
+	}
+	return sql.OpenDB(connector{stdlib.GetConnector(*cfg)}), nil
 }
 
 func (d *Driver) lock(ctx context.Context, op string, db *sql.DB) error {

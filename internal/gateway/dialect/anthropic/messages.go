@@ -187,8 +187,9 @@ func (r *reader) assistant(raw json.RawMessage) error {
 // JSON object. The name is Anthropic's own advice
 // (https://platform.claude.com/docs/en/agents-and-tools/tool-use/fine-grained-tool-streaming).
 // Its SDKs fail on such input and take the whole answer with them; wrapped, the
-// tool is called, its own check of the input tells the model what is wrong, and
-// when the turn comes back it is recognised as what was sampled.
+// tool's own check of its input tells the model what is wrong (Claude Code
+// 2.1.332: InputValidationError as the result), and when the turn comes back it
+// is recognised as what was sampled.
 const invalidKey = "INVALID_JSON"
 
 // appendInput appends the arguments of a tool call as an object.

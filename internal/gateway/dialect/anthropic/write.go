@@ -62,7 +62,8 @@ func appendHead(dst []byte, m dialect.Meta) []byte {
 }
 
 // appendToolUse begins a tool_use block, up to its input. A call that has no id
-// gets one: results refer to it.
+// gets one that no other call of the conversation has: results refer to it, and
+// Claude Code drops a call whose id it has seen.
 func appendToolUse(dst []byte, m dialect.Meta, i int, c fulgur.ToolCall) []byte {
 	if c.ID == "" {
 		c.ID = "toolu_" + m.ID + "_" + strconv.Itoa(i)
