@@ -435,3 +435,13 @@ func TestSeveralAnswers(t *testing.T) {
 		t.Errorf("validation: %d %s", got.status, got.body)
 	}
 }
+
+// waits answers nothing until gate is closed or the caller has left.
+func waits(gate chan struct{}) http.HandlerFunc {
+	return func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-gate:
+		case <-r.Context().Done():
+		}
+	}
+}

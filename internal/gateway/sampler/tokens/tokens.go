@@ -139,11 +139,18 @@ func (s *Sampler) generator(ep fulgur.Endpoint) (engine.Generator, error) {
 // generate runs the generation and reads the reply as it comes.
 func (s *Sampler) generate(ctx context.Context, gen engine.Generator, o *call.Order, req engine.GenerateRequest, res *call.Result, emit func(call.Delta) error) (*call.Result, error) {
 	w := newWriter(s.o.Renderer, o, res, emit)
+	var out engine.Generation
+	if o.Resume != nil {
+		req, out.FinishReason = w.resume(o.Resume, req)
+	}
 	var each func(engine.Token) error
 	if w.needed() {
 		each = w.token
 	}
-	out, err := gen.Generate(ctx, req, each)
+	var err error
+	if out.FinishReason == "" {
+		out, err = gen.Generate(ctx, req, each)
+	}
 	if each == nil {
 		for _, t := range out.Tokens {
 			if e := w.token(t); e != nil && err == nil {
@@ -157,7 +164,7 @@ func (s *Sampler) generate(ctx context.Context, gen engine.Generator, o *call.Or
 	if errors.Is(err, errStopped) {
 		err, out.FinishReason = nil, "stop"
 	}
-	res.Usage = &fulgur.Usage{PromptTokens: len(res.PromptIDs), CompletionTokens: len(res.SampledIDs), CachedTokens: out.CachedTokens}
+	res.Usage = &fulgur.Usage{PromptTokens: len(res.PromptIDs), CompletionTokens: len(res.SampledIDs), CachedTokens: min(out.CachedTokens, len(res.PromptIDs))}
 	if err == nil && out.FinishReason == "" {
 		err = fulgur.E(fulgur.KindUpstream, op(o), "The model stopped in the middle of the answer: try again", nil)
 	}
@@ -186,6 +193,9 @@ func wrap(ctx context.Context, o *call.Order, err error) error {
 
 // prompt renders an order's messages, on top of what is known of its attempt.
 func (s *Sampler) prompt(ctx context.Context, o *call.Order) (Prompt, error) {
+	if r := o.Resume; r != nil && len(r.SampledIDs) > 0 {
+		return Prompt{IDs: r.PromptIDs, Broke: r.Broke}, nil
+	}
 	tools := o.Tools
 	known, ok, err := s.known.find(ctx, o)
 	if err != nil {
