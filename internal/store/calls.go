@@ -24,6 +24,7 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 	if err != nil {
 		return fulgur.E(fulgur.KindInvalid, op, "the call cannot be recorded", err)
 	}
+	drops := s.drops.Load() // before the chain is looked at
 	var ch *chain
 	if c.Rollout != "" {
 		if row.num, err = s.number(ctx, op, c.Rollout); err != nil {
@@ -42,6 +43,12 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 				return err
 			}
 			run = e.Run
+		}
+		if row.base != 0 && s.drops.Load() != drops {
+			// Its base may be gone: it stands for itself.
+			told = (*chain)(nil).tell(&t)
+			s.codec.write(row, &told)
+			ch = nil
 		}
 		row.seq = b.next()
 		b.calls = append(b.calls, row)

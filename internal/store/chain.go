@@ -2,6 +2,7 @@ package store
 
 import (
 	"container/list"
+	"slices"
 	"sync"
 
 	"github.com/fulgur-rl/fulgur"
@@ -53,9 +54,6 @@ type chain struct {
 	mu   sync.Mutex
 	tips []*tip
 	size int // as chains counts it; under the mutex of chains
-	// gone says that the calls of the tips are being deleted: none may be told
-	// against them any more. It is the writer's alone.
-	gone bool
 }
 
 type chainKey struct {
@@ -128,20 +126,18 @@ func (c *chains) drop(k chainKey, free func(*tip)) {
 	ch.clear(free)
 }
 
-// forget gives up all chains of a rollout. The writer calls it before it deletes
-// the calls.
-func (c *chains) forget(num int64, free func(*tip)) {
+// forget gives up all chains of some rollouts.
+func (c *chains) forget(nums []int64, free func(*tip)) {
 	c.mu.Lock()
-	var out []*chain
-	for k, e := range c.byKey {
-		if ch := e.Value.(*chain); k.num == num {
-			ch.gone = true
-			out = append(out, ch)
+	var out []chainKey
+	for k := range c.byKey {
+		if slices.Contains(nums, k.num) {
+			out = append(out, k)
 		}
 	}
 	c.mu.Unlock()
-	for _, ch := range out {
-		c.drop(ch.key, free)
+	for _, k := range out {
+		c.drop(k, free)
 	}
 }
 

@@ -56,6 +56,12 @@ func (s *Store) DropRecords(ctx context.Context, run fulgur.RunID, before time.T
 			return dropped, nil
 		}
 		err = s.do(ctx, op, func(b *batch) error {
+			// A call that is late, and in this very batch, saves its rollout until the next time.
+			nums := slices.DeleteFunc(slices.Clone(nums), func(n int64) bool {
+				return slices.ContainsFunc(b.calls, func(c *callRow) bool { return c.num == n })
+			})
+			s.chains.forget(nums, s.codec.free)
+			s.drops.Add(1)
 			b.dropped = append(b.dropped, nums...)
 			// The log's positions must not be given twice, though the rows that had the newest are gone.
 			r, _ := b.run(fulgur.DefaultRun)

@@ -205,6 +205,13 @@ func (st *statements) putOneAttempt(num int64, a *attempt) error {
 }
 
 func (st *statements) flushRecords(b *batch) error {
+	for _, num := range b.dropped { // first: a call that came later is not one of them
+		for _, q := range []*sql.Stmt{st.dropCalls, st.dropEvents} {
+			if _, err := q.Exec(num); err != nil {
+				return err
+			}
+		}
+	}
 	for _, c := range b.calls {
 		if _, err := st.insertCall.Exec(int64(c.seq), string(c.call.ID), c.num, string(c.call.Attempt), c.call.Index, string(c.call.Mode), c.call.HTTPStatus,
 			string(c.call.Fate), bit(c.call.Trainable), micros(c.call.StartedAt), int64(c.call.Latency), int64(c.base), c.meta, c.promptIDs, c.sampledIDs, c.logProbs, c.bodies); err != nil {
@@ -214,13 +221,6 @@ func (st *statements) flushRecords(b *batch) error {
 	for _, e := range b.events {
 		if _, err := st.insertEvent.Exec(int64(e.Seq), e.num, string(e.Attempt), e.Type, []byte(e.Data), e.Unused, micros(e.At)); err != nil {
 			return err
-		}
-	}
-	for _, num := range b.dropped {
-		for _, q := range []*sql.Stmt{st.dropCalls, st.dropEvents} {
-			if _, err := q.Exec(num); err != nil {
-				return err
-			}
 		}
 	}
 	for _, c := range b.completions {

@@ -19,6 +19,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -39,6 +40,7 @@ type Store struct {
 	keySum [sha256.Size]byte
 	codec  *codec
 	chains *chains
+	drops  atomic.Int64 // DropRecords so far: what was told before one may rest on what is gone
 
 	write, read *sql.DB
 	sql         *statements // the writer's alone
