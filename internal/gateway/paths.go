@@ -80,18 +80,19 @@ func tailOf(path string) string {
 // find says what stands at a path below /proxy/rollout/…/ or the root.
 func (p *paths) find(sub string, header http.Header) spot {
 	sub = strings.Trim(sub, "/")
+	v1 := strings.HasPrefix(sub, "openai/v1/")
 	for rest := sub; rest != ""; _, rest, _ = strings.Cut(rest, "/") {
 		if s, ok := p.tails[rest]; ok {
 			return s
 		}
 		if rest == "models" {
-			return spot{do: doModels, d: p.voice(sub, header)}
+			return spot{do: doModels, d: p.voice(sub, header), v1: v1}
 		}
 		if id, ok := strings.CutPrefix(rest, "models/"); ok {
 			return spot{do: doModels, d: p.voice(sub, header), model: id}
 		}
 	}
-	return spot{d: p.voice(sub, header), v1: strings.HasPrefix(sub, "openai/v1/")}
+	return spot{d: p.voice(sub, header), v1: v1}
 }
 
 // voice finds the dialect of a request that no path decides: by its headers
