@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,8 +23,11 @@ type serveFlags struct {
 	listen, key, model, modelDir, store, run, history, pause, durability, log string
 	trainTemp, valTemp                                                        float64
 	logProbs, experts                                                         bool
-	upstreamTimeout, retryBackoff                                             time.Duration
+	upstreamTimeout, retryBackoff, keepRecords                                time.Duration
 	threads                                                                   int
+	maxBody                                                                   int64
+	attemptCalls                                                              int
+	attemptRate                                                               float64
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -62,8 +66,12 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 	fl.BoolVar(&f.experts, "routed-experts", false, "ask upstreams for routed experts in training calls (R3: router replay of mixtures of experts)")
 	fl.DurationVar(&f.upstreamTimeout, "upstream-timeout", 300*time.Second, "limit of one try at an upstream")
 	fl.DurationVar(&f.retryBackoff, "retry-backoff", 500*time.Millisecond, "first wait between tries; doubles up to 8s")
+	fl.Int64Var(&f.maxBody, "max-body", 64<<20, "largest request in bytes; -1: any")
+	fl.IntVar(&f.attemptCalls, "attempt-calls", 4096, "most calls of one attempt's credential at once; -1: any number")
+	fl.Float64Var(&f.attemptRate, "attempt-rate", 500, "most calls of one attempt's credential a second, on average; -1: any number")
 	fl.StringVar(&f.pause, "pause", "refuse", "what v1's pause does with new calls: refuse (429) or hold")
 	fl.StringVar(&f.durability, "durability", "process", "what an acknowledged record survives: process (kill -9) or power")
+	fl.DurationVar(&f.keepRecords, "keep-records", 0, "delete the calls and events of rollouts that ended longer ago (0: never)")
 	fl.StringVar(&f.log, "log-level", "info", "debug, info, warn or error")
 	fl.IntVar(&f.threads, "threads", 0, "with --run: workers of the embedded engine (0: one per core)")
 	return c
@@ -97,8 +105,9 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 	}
 	s, err := openServer(c.Context(), serverOptions{
 		Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, History: f.history,
-		Gateway: gateway.Options{Model: f.model, TrainTemperature: &f.trainTemp, ValTemperature: &f.valTemp, HoldV1: f.pause == "hold"},
-		Retry:   sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, Log: a.logger(f.log),
+		Gateway: gateway.Options{Model: f.model, TrainTemperature: &f.trainTemp, ValTemperature: &f.valTemp, HoldV1: f.pause == "hold",
+			MaxBody: f.maxBody, MaxConcurrent: f.attemptCalls, MaxRate: f.attemptRate},
+		Retry: sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, Log: a.logger(f.log),
 	})
 	if err != nil {
 		return err
@@ -109,7 +118,12 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 	if err := a.announce(s.URL()); err != nil {
 		return errors.Join(err, s.close(c.Context()))
 	}
+	var keeping sync.WaitGroup
+	if f.keepRecords > 0 {
+		keeping.Go(func() { keepRecords(c.Context(), s.store, f.keepRecords, a.logger(f.log)) })
+	}
 	<-c.Context().Done()
+	keeping.Wait()
 	return s.close(c.Context())
 }
 
