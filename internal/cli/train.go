@@ -353,6 +353,9 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 	}
 	opts.Sinks = []metrics.Sink{gauges}
 	opts.Store, opts.Gate, opts.Observer = s.store, s.gateway, w.observe
+	if err := registerModels(ctx, s.store, opts, j.file.File); err != nil {
+		return trainer.Result{}, err
+	}
 	return trainer.Run(ctx, opts)
 }
 
@@ -374,6 +377,9 @@ func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer
 	defer func() { err = errors.Join(err, l.close(context.WithoutCancel(ctx))) }()
 	opts.Engine = served{Engine: eng, url: l.url + "/v1", key: tokenKey}
 	opts.Store, opts.Gate, opts.Observer = c, c, w.observe
+	if err := registerModels(ctx, c, opts, j.file.File); err != nil {
+		return trainer.Result{}, err
+	}
 	return trainer.Run(ctx, opts)
 }
 
@@ -458,7 +464,7 @@ func newRunner(j controllerJob) (runner, error) {
 		Command: config.Expand(f.Agent.Command, string(j.dir)), Dir: f.Dir, State: j.dir.attempts(),
 		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input),
 		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
-		Secrets: []string{j.secret}, Scope: scope(j.dir, j.run), Log: j.log,
+		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log,
 	}
 	if !f.Agent.Worker {
 		return local.New(o)

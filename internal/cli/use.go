@@ -143,6 +143,9 @@ func (j *evalJob) run(ctx context.Context) (err error) {
 	}
 	opts.Store, opts.Gate, opts.Engine = s.store, s.gateway, eng
 	opts.Observer = j.progress
+	if err := registerModels(ctx, s.store, opts, j.file.File); err != nil {
+		return err
+	}
 	e, err := trainer.Evaluate(ctx, opts, trainer.Request{Part: "eval", Rows: rows})
 	if err != nil {
 		return err

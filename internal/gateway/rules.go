@@ -144,7 +144,7 @@ func (t *target) label(req *call.Request, header http.Header) {
 	if t.rules == nil {
 		return
 	}
-	other := req.Model != "" && req.Model != t.policy
+	other := req.Model != "" && t.policy != "" && req.Model != t.policy
 	if other && (t.rules.open[req.Model] || t.frozenOnly) {
 		t.model, t.auxiliary = req.Model, otherModel
 	}
