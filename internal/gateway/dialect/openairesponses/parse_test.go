@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -203,4 +204,29 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q has nothing to answer", body)
 		}
 	})
+}
+
+// A third request of Codex 0.171.0 (texts cut): turns with reasoning, space
+// around the text, and arguments in unusual JSON.
+func TestCodexRequest(t *testing.T) {
+	body, err := os.ReadFile("testdata/codex-quirk.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := parse(t, string(body))
+	if req.Invalid != nil || req.Relayed != nil || req.Constrained != nil || len(req.Tools) != 2 || !req.Stream {
+		t.Fatal(req.Invalid, req.Relayed, req.Constrained, len(req.Tools))
+	}
+	want := []fulgur.Message{
+		{Role: "assistant", Reasoning: "Let me think.", Content: "\n I make the file. \n\n",
+			ToolCalls: []fulgur.ToolCall{{ID: "call_1_0", Name: "exec_command", Arguments: `{"cmd":  "\u0065cho hello > hello.txt"}`}}},
+		{Role: "tool", ToolCallID: "call_1_0", Content: "<OUTPUT 102 chars>"},
+		{Role: "assistant", Reasoning: "More thinking.", ToolCalls: []fulgur.ToolCall{{ID: "call_2_0", Name: "exec_command", Arguments: `{"cmd":"cat hello.txt"}`}}},
+		{Role: "tool", ToolCallID: "call_2_0", Content: "<OUTPUT 108 chars>"}}
+	if len(req.Messages) != 8 {
+		t.Fatalf("%d messages", len(req.Messages))
+	}
+	if diff := cmp.Diff(want, req.Messages[4:]); diff != "" {
+		t.Error(diff)
+	}
 }
