@@ -99,6 +99,20 @@ func (s *Store) ReleaseLease(ctx context.Context, run fulgur.RunID, name, holder
 	})
 }
 
+// Leases returns all leases that have not ended, in no order.
+func (s *Store) Leases(context.Context) ([]fulgur.Lease, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	now := s.now()
+	var out []fulgur.Lease
+	for _, l := range s.live.leases {
+		if now.Before(l.Expires) {
+			out = append(out, l)
+		}
+	}
+	return out, nil
+}
+
 func (b *batch) lease(k leaseKey) fulgur.Lease {
 	if l, ok := b.leases[k]; ok {
 		return l
