@@ -87,6 +87,9 @@ func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
 		return nil, errors.Join(err, ln.Close())
 	}
 	s.gateway = s.newGateway(o)
+	if err := s.gateway.Restore(ctx); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
 	s.http = serveOn(ln, s.routes(o), o.Log)
 	return s, nil
 }
@@ -103,7 +106,11 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 		samplers[fulgur.EndpointTokens] = s.tokens
 	}
 	g := o.Gateway
+<<<<<<< Updated upstream
 	g.Directory, g.Models, g.Records, g.Rules = s.store, s.store, s.store, defaultRules()
+=======
+	g.Directory, g.Models, g.Records, g.Leases = s.store, s.store, s.store, s.store
+>>>>>>> Stashed changes
 	g.Dialects = []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}}
 	g.Samplers = samplers
 	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log

@@ -48,6 +48,10 @@ type Options struct {
 	Dialects  []dialect.Dialect                       // the first one writes errors of unknown paths
 	Samplers  map[fulgur.EndpointKind]sampler.Sampler // by kind of endpoint
 
+	// Leases keep pauses over a restart (Gateway.Restore); nil: they end with this
+	// process.
+	Leases Leases
+
 	// ServerKey opens everything; "": no key is needed, but attempt credentials
 	// count when they are presented.
 	ServerKey string
@@ -155,7 +159,7 @@ type Gateway struct {
 // New returns a gateway. It starts no goroutine.
 func New(o Options) *Gateway {
 	o = o.defaults()
-	g := &Gateway{o: o, paths: newPaths(o.Dialects), gates: newGates(), m: newMetrics(o.Metrics), rules: map[fulgur.RunID]runRules{},
+	g := &Gateway{o: o, paths: newPaths(o.Dialects), gates: newGates(o.Leases), m: newMetrics(o.Metrics), rules: map[fulgur.RunID]runRules{},
 		router: router{table: route.New(o.Route)}}
 	g.attempts, g.retries = newAttempts(o.Records), newRetries(&o)
 	g.mux = g.routes()

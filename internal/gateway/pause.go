@@ -41,6 +41,8 @@ func (r *refusal) Error() string { return "calls are paused" }
 // paused: once a drain has seen no call in flight, none reaches an upstream
 // before the resume.
 type gates struct {
+	leases Leases // nil: pauses end with this process
+
 	mu     sync.Mutex
 	all    *gate // v1's pause: all runs
 	runs   map[fulgur.RunID]*gate
@@ -50,7 +52,11 @@ type gates struct {
 
 // gate is the state of one run.
 type gate struct {
-	run        fulgur.RunID
+	run fulgur.RunID
+
+	order  sync.Mutex // pauses and resumes of a run are one after the other; taken before gates.mu
+	stored string     // holder of the lease in the store, "" for none; guarded by order
+
 	paused     bool
 	owner      string
 	expires    time.Time // zero: never
@@ -79,8 +85,8 @@ func newGate(run fulgur.RunID) *gate {
 	return &gate{run: run, retryAfter: 5, inflight: map[*flight]struct{}{}, wake: make(chan struct{}), idle: make(chan struct{})}
 }
 
-func newGates() *gates {
-	return &gates{all: newGate(""), runs: map[fulgur.RunID]*gate{}, done: make(chan struct{})}
+func newGates(l Leases) *gates {
+	return &gates{leases: l, all: newGate(""), runs: map[fulgur.RunID]*gate{}, done: make(chan struct{})}
 }
 
 func (s *gates) gateLocked(run fulgur.RunID) *gate {
@@ -231,14 +237,24 @@ func (g *Gateway) PauseCalls(ctx context.Context, run fulgur.RunID, req fulgur.P
 
 // ResumeCalls lets the calls of a run through again. owner is who paused it, or
 // "" for a person. Resuming what is not paused changes nothing.
-func (g *Gateway) ResumeCalls(_ context.Context, run fulgur.RunID, owner string) (fulgur.Pause, error) {
+func (g *Gateway) ResumeCalls(ctx context.Context, run fulgur.RunID, owner string) (fulgur.Pause, error) {
 	s := g.gates
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	gt := s.gateLocked(run)
-	if gt.paused && owner != "" && owner != gt.owner {
-		return gt.stateLocked(), conflict(run, gt.owner)
+	s.mu.Unlock()
+	gt.order.Lock()
+	defer gt.order.Unlock()
+	s.mu.Lock()
+	holder, state := gt.owner, gt.stateLocked()
+	s.mu.Unlock()
+	if state.Paused && owner != "" && owner != holder {
+		return state, conflict(run, holder)
 	}
+	if err := s.forget(ctx, gt); err != nil {
+		return state, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	gt.resumeLocked()
 	return gt.stateLocked(), nil
 }
@@ -260,13 +276,50 @@ func (s *gates) pause(ctx context.Context, run fulgur.RunID, req fulgur.PauseReq
 	if lease <= 0 {
 		lease = defaultLease
 	}
+	first := lease // until the drain is over
+	if req.Drain > 0 {
+		first += req.Drain + suspendGrace + abortGrace
+	}
 	s.mu.Lock()
 	g := s.gateLocked(run)
-	if g.paused && g.owner != req.Owner {
-		p := g.stateLocked()
+	s.mu.Unlock()
+	pauses, err := s.begin(ctx, g, req, lease, first)
+	if err == nil && req.Drain > 0 {
+		start := time.Now()
+		err = s.drain(ctx, g, req, pauses)
+		s.mu.Lock()
+		if g.pauses == pauses {
+			g.drained = time.Since(start)
+			s.leaseLocked(g, lease)
+		}
 		s.mu.Unlock()
-		return p, conflict(run, g.owner)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return g.stateLocked(), err
+}
+
+// begin starts a pause, or renews it, and returns its number.
+func (s *gates) begin(ctx context.Context, g *gate, req fulgur.PauseRequest, lease, first time.Duration) (int, error) {
+	g.order.Lock()
+	defer g.order.Unlock()
+	s.mu.Lock()
+	taken, owner := g.paused && g.owner != req.Owner, g.owner
+	s.mu.Unlock()
+	if taken {
+		return 0, conflict(g.run, owner)
+	}
+	if err := s.remember(ctx, g, req, first); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.startLocked(req, lease)
+	s.leaseLocked(g, first)
+	return g.pauses, nil
+}
+
+func (g *gate) startLocked(req fulgur.PauseRequest, lease time.Duration) {
 	wasRefusing := g.refuse
 	g.paused, g.owner, g.refuse = true, req.Owner, req.Refuse
 	g.reason = nil
@@ -278,23 +331,6 @@ func (s *gates) pause(ctx context.Context, run fulgur.RunID, req fulgur.PauseReq
 		g.wake = make(chan struct{})
 	}
 	g.retryAfter = max(1, min(20, int(lease/time.Second)))
-	pauses := g.pauses
-	if req.Drain <= 0 {
-		defer s.mu.Unlock()
-		s.leaseLocked(g, lease)
-		return g.stateLocked(), nil
-	}
-	s.leaseLocked(g, req.Drain+suspendGrace+abortGrace+lease)
-	s.mu.Unlock()
-	start := time.Now()
-	err := s.drain(ctx, g, req, pauses)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if g.pauses == pauses {
-		g.drained = time.Since(start)
-		s.leaseLocked(g, lease)
-	}
-	return g.stateLocked(), err
 }
 
 // leaseLocked lets the pause end by itself after d.

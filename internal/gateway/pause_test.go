@@ -247,3 +247,50 @@ func TestHeldTimeIsCountedOnce(t *testing.T) {
 		}
 	})
 }
+
+// A drain says how long it took; the lease counts from its end; a pause that is
+// ended meanwhile ends its drain, which then aborts nothing.
+func TestDrainAndLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(Options{})
+		ctx := t.Context()
+		var upstream atomic.Int64
+		var wg sync.WaitGroup
+		call := func(stay time.Duration) {
+			wg.Go(func() {
+				if err := visit(g, "run", stay, &upstream); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		call(20 * time.Second)
+		p, err := g.PauseCalls(ctx, "run", fulgur.PauseRequest{Owner: "me", Lease: 5 * time.Second, Drain: time.Minute})
+		if err != nil || p.Drained != 20*time.Second || !p.Paused || time.Until(*p.Expires) != 5*time.Second {
+			t.Errorf("%+v %v", p, err)
+		}
+		time.Sleep(6 * time.Second)
+		if p, _ := g.PauseState(ctx, "run"); p.Paused || p.Drained != 0 {
+			t.Errorf("%+v", p)
+		}
+		call(time.Hour)
+		type result struct {
+			p   fulgur.Pause
+			err error
+			at  time.Time
+		}
+		drained := make(chan result, 1)
+		start := time.Now()
+		go func() {
+			p, err := g.PauseCalls(ctx, "run", fulgur.PauseRequest{Owner: "me", Drain: time.Minute})
+			drained <- result{p, err, time.Now()}
+		}()
+		time.Sleep(10 * time.Second)
+		_, _ = g.ResumeCalls(ctx, "run", "me")
+		r := <-drained
+		if fulgur.KindOf(r.err) != fulgur.KindConflict || r.p.Paused || r.p.InFlight != 1 || r.at.Sub(start) != 10*time.Second {
+			t.Errorf("%+v %v after %v", r.p, r.err, r.at.Sub(start))
+		}
+		wg.Wait()
+	})
+}
