@@ -106,11 +106,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 		samplers[fulgur.EndpointTokens] = s.tokens
 	}
 	g := o.Gateway
-<<<<<<< Updated upstream
-	g.Directory, g.Models, g.Records, g.Rules = s.store, s.store, s.store, defaultRules()
-=======
-	g.Directory, g.Models, g.Records, g.Leases = s.store, s.store, s.store, s.store
->>>>>>> Stashed changes
+	g.Directory, g.Models, g.Records, g.Leases, g.Rules = s.store, s.store, s.store, s.store, defaultRules()
 	g.Dialects = []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}}
 	g.Samplers = samplers
 	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log
