@@ -94,6 +94,7 @@ func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.Attem
 	defer rows.Close()
 	var out []fulgur.Call
 	texts := map[int64]text{} // by position: a base comes before what is told against it
+	var before []fulgur.Message
 	for rows.Next() {
 		c, cols, err := scanCall(rows, true)
 		if err != nil {
@@ -101,12 +102,12 @@ func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.Attem
 		}
 		t, err := s.codec.read(cols, texts[cols.base.Int64])
 		if err == nil {
-			err = s.codec.decode(&c, cols, t)
+			err = s.codec.decode(&c, cols, t, before)
 		}
 		if err != nil {
 			return nil, s.fail(op, fmt.Errorf("call %s: %w", c.ID, err))
 		}
-		texts[int64(c.Seq)] = t
+		texts[int64(c.Seq)], before = t, c.Messages
 		out = append(out, c)
 	}
 	if err := rows.Err(); err != nil {
@@ -195,7 +196,7 @@ func (s *Store) Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error)
 	}
 	t, err := s.readAlone(ctx, cols)
 	if err == nil {
-		err = s.codec.decode(&c, cols, t)
+		err = s.codec.decode(&c, cols, t, nil)
 	}
 	return c, s.fail(op, err)
 }

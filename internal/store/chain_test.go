@@ -133,7 +133,7 @@ func TestCallsOfOneAttemptAreToldAgainstEachOther(t *testing.T) {
 			}
 		}
 		got := fulgur.Call{ID: want.ID, Rollout: want.Rollout, Seq: want.Seq}
-		if err := c.decode(&got, columnsOf(path[0]), txt); err != nil {
+		if err := c.decode(&got, columnsOf(path[0]), txt, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(want, got) {

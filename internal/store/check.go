@@ -171,7 +171,7 @@ func (c *checker) one(call *fulgur.Call, cols *columns, texts map[int64]checked)
 	}
 	t, err := c.codec.read(cols, base.text)
 	if err == nil {
-		err = c.codec.decode(call, cols, t)
+		err = c.codec.decode(call, cols, t, nil)
 	}
 	if err != nil {
 		bad("it cannot be read: %v", err)

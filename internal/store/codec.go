@@ -220,8 +220,9 @@ func (c *codec) read(cols *columns, base text) (t text, err error) {
 	return t, err
 }
 
-// decode fills the large parts of call, which then share t's memory.
-func (c *codec) decode(call *fulgur.Call, cols *columns, t text) error {
+// decode fills the large parts of call, which then share the memory of t, and of
+// the messages of a call before where they are the same.
+func (c *codec) decode(call *fulgur.Call, cols *columns, t text, before []fulgur.Message) error {
 	var m callMeta
 	if err := json.Unmarshal(cols.meta, &m); err != nil {
 		return fmt.Errorf("decoding call %s: %w", call.ID, err)
@@ -254,7 +255,7 @@ func (c *codec) decode(call *fulgur.Call, cols *columns, t text) error {
 		plain = plain[w+int(n):]
 	}
 	call.Request, call.Sent, call.Response, call.RoutedExperts = parts[partRequest], parts[partSent], parts[partResponse], parts[partExperts]
-	said, err := readTurns(parts[partTurns])
+	said, err := readTurns(parts[partTurns], before)
 	if err != nil {
 		return fmt.Errorf("decoding the messages of call %s: %w", call.ID, err)
 	}

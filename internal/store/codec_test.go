@@ -56,7 +56,7 @@ func FuzzDecode(f *testing.F) {
 		var call fulgur.Call
 		cols := &columns{base: sql.NullInt64{Int64: 1, Valid: delta}, meta: meta, prompt: ids, probs: probs, bodies: bodies}
 		got, err := c.read(cols, base)
-		if err == nil && c.decode(&call, cols, got) == nil && len(call.PromptIDs) != len(got.ids)/4 {
+		if err == nil && c.decode(&call, cols, got, nil) == nil && len(call.PromptIDs) != len(got.ids)/4 {
 			t.Errorf("%d ids of %d bytes", len(call.PromptIDs), len(got.ids))
 		}
 	})
@@ -99,7 +99,7 @@ func TestACallIsTheSameAfterTheCodec(t *testing.T) {
 		got := fulgur.Call{Rollout: want.Rollout}
 		txt, err := c.read(cols, text{})
 		if err == nil {
-			err = c.decode(&got, cols, txt)
+			err = c.decode(&got, cols, txt, nil)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -122,12 +122,12 @@ func TestTurnsAreReadInBothForms(t *testing.T) {
 		},
 	} {
 		b, _, _ := appendTurns(nil, &want)
-		got, err := readTurns(b)
+		got, err := readTurns(b, want.Messages)
 		if d := cmp.Diff(want, got); d != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, d)
 		}
 		for i := 1; i < len(b); i++ {
-			if _, err := readTurns(b[:i]); err == nil {
+			if _, err := readTurns(b[:i], nil); err == nil {
 				t.Errorf("%s: cut to %d of %d bytes, and read", name, i, len(b))
 			}
 		}
@@ -135,7 +135,7 @@ func TestTurnsAreReadInBothForms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err = readTurns(old)
+		got, err = readTurns(old, nil)
 		if len(want.Tools) == 0 { // JSON keeps no spaces of a raw value
 			if d := cmp.Diff(want, got); d != "" || err != nil {
 				t.Errorf("%s, of an older record: %v (-want +got):\n%s", name, err, d)

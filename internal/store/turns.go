@@ -58,14 +58,22 @@ func appendText[T ~string | ~[]byte](b []byte, s T) []byte {
 	return append(b, s...)
 }
 
-// readTurns reads either form.
-func readTurns(b []byte) (t turns, err error) {
+// readTurns reads either form. Messages share the memory of those of before,
+// an earlier call's, where they say the same: a history is then in memory once too.
+func readTurns(b []byte, before []fulgur.Message) (t turns, err error) {
 	if len(b) == 0 || b[0] != turnsFormat {
 		return t, json.Unmarshal(b, &t)
 	}
 	r := &cutter{b: b[1:]}
-	for n := r.count(); n > 0 && !r.bad; n-- {
-		t.Messages = append(t.Messages, r.message())
+	if n := r.count(); n > 0 {
+		t.Messages = make([]fulgur.Message, 0, min(n, len(before)+64))
+		for ; n > 0 && !r.bad; n-- {
+			var like fulgur.Message
+			if k := len(t.Messages); k < len(before) {
+				like = before[k]
+			}
+			t.Messages = append(t.Messages, r.message(&like))
+		}
 	}
 	for n := r.count(); n > 0 && !r.bad; n-- {
 		tool := fulgur.Tool{Name: r.text(), Description: r.text()}
@@ -73,7 +81,7 @@ func readTurns(b []byte) (t turns, err error) {
 		t.Tools = append(t.Tools, tool)
 	}
 	if r.count() == 1 {
-		m := r.message()
+		m := r.message(&fulgur.Message{})
 		t.Reply = &m
 	}
 	if r.bad || len(r.b) > 0 {
@@ -112,6 +120,14 @@ func (r *cutter) bytes() []byte {
 
 func (r *cutter) text() string { return string(r.bytes()) }
 
+// same is text, and s itself where that is the same.
+func (r *cutter) same(s string) string {
+	if b := r.bytes(); string(b) != s {
+		return string(b)
+	}
+	return s
+}
+
 func (r *cutter) raw() json.RawMessage {
 	if b := r.bytes(); len(b) > 0 {
 		return b
@@ -119,10 +135,14 @@ func (r *cutter) raw() json.RawMessage {
 	return nil
 }
 
-func (r *cutter) message() fulgur.Message {
-	m := fulgur.Message{Role: r.text(), Content: r.text(), Reasoning: r.text(), ToolCallID: r.text(), Name: r.text()}
+func (r *cutter) message(like *fulgur.Message) fulgur.Message {
+	m := fulgur.Message{Role: r.same(like.Role), Content: r.same(like.Content), Reasoning: r.same(like.Reasoning), ToolCallID: r.same(like.ToolCallID), Name: r.same(like.Name)}
 	for n := r.count(); n > 0 && !r.bad; n-- {
-		m.ToolCalls = append(m.ToolCalls, fulgur.ToolCall{ID: r.text(), Name: r.text(), Arguments: r.text()})
+		var c fulgur.ToolCall
+		if k := len(m.ToolCalls); k < len(like.ToolCalls) {
+			c = like.ToolCalls[k]
+		}
+		m.ToolCalls = append(m.ToolCalls, fulgur.ToolCall{ID: r.same(c.ID), Name: r.same(c.Name), Arguments: r.same(c.Arguments)})
 	}
 	return m
 }

@@ -1,14 +1,11 @@
 package sqlite_test
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -135,97 +132,5 @@ func TestAFullDiskFailsLoudlyAndNothingIsLost(t *testing.T) {
 	}
 	if err := s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", SampledIDs: ids}); err != nil {
 		t.Errorf("the refused call, again: %v", err)
-	}
-}
-
-// TestMain lets the test binary be the process that the kill test kills.
-func TestMain(m *testing.M) {
-	if path := os.Getenv("FULGUR_STORE_KILL_TEST"); path != "" {
-		appendForever(path)
-	}
-	os.Exit(m.Run())
-}
-
-// appendForever prints the id of each call that is acknowledged.
-func appendForever(path string) {
-	ctx := context.Background()
-	s, err := store.Open(ctx, sqlite.New(path, sqlite.Options{}), store.Options{})
-	if err != nil {
-		fmt.Println("error", err)
-		os.Exit(1)
-	}
-	run := fmt.Sprint("r", os.Getpid())
-	if _, err := s.CreateRollouts(ctx, []fulgur.RolloutSpec{{ID: fulgur.RolloutID(run), Run: fulgur.DefaultRun, Input: json.RawMessage("1")}}); err != nil {
-		fmt.Println("error", err)
-		os.Exit(1)
-	}
-	var mu sync.Mutex
-	for w := range 4 {
-		go func() {
-			for i := 0; ; i++ {
-				id := fmt.Sprintf("%s.%d.%d", run, w, i)
-				err := s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(id), Rollout: fulgur.RolloutID(run), Attempt: "0", Index: i, Request: json.RawMessage(`{"messages":[]}`)})
-				mu.Lock()
-				if err != nil {
-					fmt.Println("error", err)
-				} else {
-					fmt.Println(id)
-				}
-				mu.Unlock()
-			}
-		}()
-	}
-	select {}
-}
-
-func TestWhatWasAcknowledgedSurvivesKill9(t *testing.T) {
-	rounds := 10
-	if testing.Short() {
-		rounds = 3
-	}
-	path := filepath.Join(t.TempDir(), "s.db")
-	for round := range rounds {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "FULGUR_STORE_KILL_TEST="+path)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		var acked []string
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			if acked = append(acked, lines.Text()); len(acked) == 300+round*77 {
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if err := cmd.Wait(); err == nil {
-			t.Fatal("the process was not killed")
-		}
-		// A last line may be cut off by the kill; its call may be there or not.
-		acked = acked[:len(acked)-1]
-		s := storetest.Open(t, sqlite.New(path, sqlite.Options{}))
-		seen := map[string]int{}
-		rs, err := s.Rollouts(t.Context(), fulgur.RolloutQuery{})
-		if err != nil || len(rs) != round+1 {
-			t.Fatalf("%d rollouts, %v", len(rs), err)
-		}
-		calls, err := s.Calls(t.Context(), rs[round].ID, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range calls {
-			seen[string(c.ID)]++
-		}
-		for _, id := range acked {
-			if seen[id] != 1 {
-				t.Errorf("round %d: acknowledged call %q is on record %d times", round, id, seen[id])
-			}
-		}
-		storetest.Close(t, s)
 	}
 }
