@@ -119,7 +119,7 @@ type AuxiliaryRule struct {
 	Header string `json:"header,omitempty"`
 	// The model of `models` that answers; empty: the policy.
 	Route string `json:"route,omitempty"`
-	// The calls train all the same.
+	// The calls count as the agent's own and train: an exception to the rules that follow.
 	Train bool `json:"train,omitempty"`
 }
 

@@ -16,7 +16,6 @@ type decision struct {
 	cap         int  // most tokens, 0: none
 	offContract bool
 	frozen      bool // not the policy answers
-	auxTrains   bool // its rule lets it train
 	// cut: top-p and top-k are not the client's either. neutral names the client's
 	// other parameters that are left out. forced names all that were replaced.
 	cut     bool
@@ -35,7 +34,7 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 	if t.frozen() {
 		spec = nil
 	}
-	d := decision{sampling: fulgur.Sampling{Temperature: 1, Stop: w.Stop}, frozen: t.frozen(), auxTrains: t.auxTrains}
+	d := decision{sampling: fulgur.Sampling{Temperature: 1, Stop: w.Stop}, frozen: t.frozen()}
 	s := &d.sampling
 	if w.Temperature != nil {
 		s.Temperature = *w.Temperature
@@ -174,7 +173,7 @@ func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.C
 	if dec.frozen {
 		out = append(out, fulgur.UntrainableFrozen)
 	}
-	if c.Auxiliary != "" && !dec.auxTrains {
+	if c.Auxiliary != "" {
 		out = append(out, fulgur.UntrainableAuxiliary)
 	}
 	if dec.offContract {

@@ -22,7 +22,6 @@ type target struct {
 	rules   *rules
 	// auxiliary is the rule that labelled the call; "": it is the agent's own.
 	auxiliary  string
-	auxTrains  bool
 	frozenOnly bool // the server key without a rollout: only models besides the policy
 	limited    bool // an attempt's own credential: its limits count
 	v1         bool // the server key on a v1 path: answered exactly as v1 does

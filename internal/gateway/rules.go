@@ -37,7 +37,7 @@ type AuxiliaryRule struct {
 	MaxTokens  int    `json:"max_tokens,omitempty"`  // at most that many tokens are asked for
 	Header     string `json:"header,omitempty"`      // "name", or "name: RE2 found in its value"
 	Route      string `json:"route,omitempty"`       // the model that answers; "": the policy
-	Train      bool   `json:"train,omitempty"`       // it trains all the same
+	Train      bool   `json:"train,omitempty"`       // the calls count as the agent's own: an exception to later rules
 }
 
 // FrozenModel is a model of a run besides its policy.
@@ -153,7 +153,10 @@ func (t *target) label(req *call.Request, header http.Header) {
 		if !a.matches(req, header, other) {
 			continue
 		}
-		t.auxiliary, t.auxTrains = a.Name, a.Train
+		if a.Train && !t.frozen() {
+			return
+		}
+		t.auxiliary = a.Name
 		if a.Route != "" {
 			t.model = a.Route
 		}
@@ -234,7 +237,7 @@ func (g *Gateway) noteLabel(t *target, req *call.Request) {
 		return
 	}
 	g.m.auxiliary.WithLabelValues(t.auxiliary).Inc()
-	if req.Model != "" && req.Model != t.policy && !t.frozen() && !t.auxTrains {
+	if req.Model != "" && req.Model != t.policy && !t.frozen() {
 		t.rules.warn.Do(func() {
 			g.o.Log.Warn("a call asks for another model than the policy, and does not train: if it is the agent's own conversation, "+
 				"have the agent take its model's name from OPENAI_MODEL, or change auxiliary in the run file",

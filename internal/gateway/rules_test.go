@@ -55,7 +55,7 @@ func TestAuxiliaryRules(t *testing.T) {
 		{"one token is asked for", `{"model":"policy","max_tokens":1,"messages":[{"role":"user","content":"quota"}]}`, nil, "quota", false},
 		{"a header's value", hi, []string{"x-openai-subagent", "guardian"}, "guardian", false},
 		{"another value of it", hi, []string{"x-openai-subagent", "review"}, "", true},
-		{"a header, and it trains", hi, []string{"X-Helper", "1"}, "helper", true},
+		{"an exception counts as the agent's own", `{"model":"gpt-4o","messages":[{"role":"user","content":"x"}]}`, []string{"X-Helper", "1"}, "", true},
 		{"a system message in the middle", `{"model":"policy","messages":[{"role":"user","content":"x"},{"role":"system","content":"You are a title generator"},{"role":"user","content":"x"}]}`, nil, "", true},
 	} {
 		t.Run(c.is, func(t *testing.T) {
