@@ -152,6 +152,10 @@ func (r *Renderer) Hash() string { return r.tok.Hash() }
 // token.
 func (r *Renderer) Encode(text string) []int32 { return r.tok.EncodePlain(nil, text) }
 
+// EncodeRaw returns the tokens of a whole prompt that somebody wrote without a
+// template: the control tokens that it spells are real.
+func (r *Renderer) EncodeRaw(text string) []int32 { return r.tok.Encode(nil, text) }
+
 // Decode returns the text of ids, control tokens included.
 func (r *Renderer) Decode(ids []int32) string { return r.tok.Decode(ids) }
 

@@ -113,6 +113,9 @@ func (Bytes) Decode(ids []int32) string {
 	return b.String()
 }
 
+// EncodeRaw implements tokens.Renderer.
+func (Bytes) EncodeRaw(text string) []int32 { return Encode(text) }
+
 // Reply implements tokens.Renderer.
 func (Bytes) Reply(tools []fulgur.Tool) tokens.Reply { return &reply{} }
 

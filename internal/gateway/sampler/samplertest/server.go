@@ -10,6 +10,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/gateway"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaichat"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaicompletions"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/tokens"
 )
@@ -23,7 +24,7 @@ func TokenServer(gen engine.Generator) http.Handler {
 // stands behind another one.
 func ChatServer(gen engine.Generator) http.Handler {
 	tok := tokens.New(tokens.Options{Renderer: Bytes{}, Local: gen, ContextLength: ContextLen})
-	return gateway.New(gateway.Options{Directory: nobody{}, Models: nobody{}, Dialects: []dialect.Dialect{openaichat.Dialect{}},
+	return gateway.New(gateway.Options{Directory: nobody{}, Models: nobody{}, Dialects: []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}},
 		Samplers: map[fulgur.EndpointKind]sampler.Sampler{fulgur.EndpointTokens: tok}, Model: "policy", Plain: true})
 }
 

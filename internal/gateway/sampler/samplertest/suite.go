@@ -2,6 +2,7 @@ package samplertest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,6 +37,8 @@ func Order(ep fulgur.Endpoint, text string, stream bool) *call.Order {
 // Run is the suite.
 func Run(t *testing.T, setup Setup) {
 	t.Run("a result is exactly what was sampled, streamed or not", func(t *testing.T) { exact(t, setup) })
+	t.Run("a raw prompt is continued as it is, and a stop string is cut from the answer", func(t *testing.T) { raw(t, setup) })
+	t.Run("a dialect that nobody relays gets pieces with fields", func(t *testing.T) { converted(t, setup) })
 	t.Run("the end of its context ends a generation within a second", func(t *testing.T) { cancelled(t, setup) })
 	t.Run("an error of emit ends the generation", func(t *testing.T) { emitFails(t, setup) })
 	t.Run("a failure in the middle is an error with what there was", func(t *testing.T) { breaks(t, setup) })
@@ -105,6 +108,119 @@ func check(t *testing.T, r *call.Result, said fulgur.Message) {
 	}
 	if r.Reply == nil || !r.Reply.Same(said) {
 		t.Errorf("reply is %+v, want %+v", r.Reply, said)
+	}
+}
+
+// RawOrder makes an order of a text completions request: a text, or its tokens.
+func RawOrder(ep fulgur.Endpoint, text string, ids, stream bool, stop ...string) *call.Order {
+	o := Order(ep, "", stream)
+	n := 64
+	o.Request = &call.Request{Dialect: "openai-completions", Model: "m", Stream: stream, N: 1, Prompt: &call.Prompt{Text: text}, Wishes: call.Wishes{MaxTokens: &n, Stop: stop}}
+	prompt := quote(text)
+	if ids {
+		o.Prompt = &call.Prompt{IDs: Encode(text)}
+		prompt = strings.ReplaceAll(fmt.Sprint(o.Prompt.IDs), " ", ",")
+	}
+	stops, err := json.Marshal(stop)
+	if err != nil {
+		panic(err)
+	}
+	o.Body = []byte(fmt.Sprintf(`{"model":"m","prompt":%s,"stream":%t,"max_tokens":%d,"stop":%s}`, prompt, stream, n, stops))
+	o.Sampling.MaxTokens, o.Sampling.Stop = n, stop
+	return o
+}
+
+func raw(t *testing.T, setup Setup) {
+	gen := &Script{Reply: Say(fulgur.Message{Content: "<think>北京</think> é, then END and more"})}
+	s, ep := setup(t, gen)
+	for _, ids := range []bool{false, true} {
+		for _, stream := range []bool{false, true} {
+			var text strings.Builder
+			var emit func(call.Delta) error
+			if stream {
+				emit = func(d call.Delta) error {
+					text.WriteString(d.Text)
+					return nil
+				}
+			}
+			const said = "<think>北京</think> é, then "
+			res, err := s.Sample(t.Context(), RawOrder(ep, "Once", ids, stream, "never", "END"), emit)
+			if err != nil {
+				t.Fatalf("ids %t, stream %t: %v", ids, stream, err)
+			}
+			if d := cmp.Diff(Encode("Once"), res.PromptIDs); d != "" {
+				t.Errorf("ids %t, stream %t: prompt (-want +got):\n%s", ids, stream, d)
+			}
+			if d := cmp.Diff(Encode(said+"END"), res.SampledIDs); d != "" || len(res.LogProbs) != len(res.SampledIDs) {
+				t.Errorf("ids %t, stream %t: %d log probs, sampled (-want +got):\n%s", ids, stream, len(res.LogProbs), d)
+			}
+			if res.Finish != "stop" || res.Reply == nil || res.Reply.Content != said || len(res.Reply.ToolCalls) > 0 || res.Reply.Reasoning != "" {
+				t.Errorf("ids %t, stream %t: finish %q, reply %+v", ids, stream, res.Finish, res.Reply)
+			}
+			if text.String() != said && stream && !res.Relayed {
+				t.Errorf("ids %t: shown %q", ids, text.String())
+			}
+		}
+	}
+}
+
+// converted asks in a dialect of its own: what comes out is all in fields.
+func converted(t *testing.T, setup Setup) {
+	said := fulgur.Message{Role: "assistant", Content: "so: 北京", ToolCalls: []fulgur.ToolCall{{Name: "add", Arguments: `{"a":1}`}}}
+	gen := &Script{Reply: Say(said)}
+	gen.Publish(3)
+	s, ep := setup(t, gen)
+	ep.Version = 3
+	for _, stream := range []bool{false, true} {
+		o := Order(ep, "hi", stream)
+		o.Dialect, o.Body = "a-dialect-of-its-own", []byte(`{"nothing":"of this is read"}`)
+		var got fulgur.Message
+		var ids, prompt []int32
+		var emit func(call.Delta) error
+		if stream {
+			emit = func(d call.Delta) error {
+				if d.Raw != nil {
+					t.Error("bytes of another dialect are passed on")
+				}
+				got.Content += d.Text
+				for _, k := range d.Tools {
+					for len(got.ToolCalls) <= k.Index {
+						got.ToolCalls = append(got.ToolCalls, fulgur.ToolCall{})
+					}
+					got.ToolCalls[k.Index].Name += k.Name
+					got.ToolCalls[k.Index].Arguments += k.Arguments
+				}
+				for _, k := range d.Tokens {
+					ids = append(ids, k.ID)
+				}
+				if prompt == nil {
+					prompt = d.PromptIDs
+				}
+				return nil
+			}
+		}
+		res, err := s.Sample(t.Context(), o, emit)
+		if err != nil {
+			t.Fatalf("stream %t: %v", stream, err)
+		}
+		if res.Raw != nil || res.Relayed || res.Reply == nil || !res.Reply.Same(said) || res.Finish != "tool_calls" || res.Usage == nil {
+			t.Errorf("stream %t: %+v", stream, res)
+		}
+		if d := cmp.Diff(Answer(said), res.SampledIDs); d != "" || len(res.LogProbs) != len(res.SampledIDs) {
+			t.Errorf("stream %t: sampled (-want +got):\n%s", stream, d)
+		}
+		if !stream {
+			continue
+		}
+		got.Role = said.Role
+		if d := cmp.Diff(said, got); d != "" || cmp.Diff(res.SampledIDs, ids) != "" || cmp.Diff(res.PromptIDs, prompt) != "" {
+			t.Errorf("shown (-want +got):\n%s\nids %v", d, ids)
+		}
+	}
+	o := Order(ep, "hi", false)
+	o.Dialect, o.Relayed = "a-dialect-of-its-own", []string{"an image"}
+	if _, err := s.Sample(t.Context(), o, nil); fulgur.KindOf(err).HTTPStatus() != 400 || !strings.Contains(fulgur.PublicMessage(err), "an image") {
+		t.Errorf("an image: %v", err)
 	}
 }
 

@@ -19,6 +19,8 @@ type Renderer interface {
 	Reply(tools []fulgur.Tool) Reply
 	// Decode gives the text of tokens.
 	Decode(ids []int32) string
+	// EncodeRaw gives the tokens of a prompt that no template touches.
+	EncodeRaw(text string) []int32
 }
 
 // Known is a conversation whose tokens are known: a prompt, and what was

@@ -70,19 +70,29 @@ func (s *Sampler) Close() error {
 
 func op(o *call.Order) string { return "sample call " + string(o.Call) }
 
-// refuse says what of a request can't be done with tokens.
-func refuse(o *call.Order) error {
+// unreadable says what of a request can't be turned into tokens.
+func unreadable(o *call.Order) error {
 	switch {
 	case o.Invalid != nil:
 		return o.Invalid
 	case len(o.Relayed) > 0:
-		return fulgur.E(fulgur.KindUnsupported, op(o), "This model takes text only; the request has "+o.Relayed[0], nil)
+		return fulgur.E(fulgur.KindUnsupported, op(o), "This model takes text only and can't do what the request has: "+o.Relayed[0]+". Leave it out", nil)
+	}
+	return nil
+}
+
+// refuse says what of a request can't be done with tokens.
+func refuse(o *call.Order) error {
+	if err := unreadable(o); err != nil {
+		return err
+	}
+	switch {
 	case len(o.Constrained) > 0:
 		return fulgur.E(fulgur.KindUnsupported, op(o), "This model can't be forced ("+strings.Join(o.Constrained, ", ")+"): leave it out", nil)
 	case o.N > 1:
 		return fulgur.E(fulgur.KindUnsupported, op(o), "n must be 1: ask again for another answer", nil)
 	case o.TopLogProbs > 0:
-		return fulgur.E(fulgur.KindUnsupported, op(o), "top_logprobs is not offered by this model: leave it out", nil)
+		return fulgur.E(fulgur.KindUnsupported, op(o), "The log probs of other tokens are not offered by this model: ask for those of the sampled ones only", nil)
 	}
 	return nil
 }
@@ -176,6 +186,9 @@ func (s *Sampler) generate(ctx context.Context, gen engine.Generator, o *call.Or
 		res.Fault = err.Error()
 		return res, wrap(ctx, o, err)
 	}
+	if o.Prompt != nil {
+		return res, nil // no conversation goes on from it
+	}
 	s.known.add(o, Known{Messages: o.Messages, Tools: o.Tools, PromptIDs: res.PromptIDs, SampledIDs: res.SampledIDs, Reply: *res.Reply})
 	return res, nil
 }
@@ -195,6 +208,9 @@ func wrap(ctx context.Context, o *call.Order, err error) error {
 func (s *Sampler) prompt(ctx context.Context, o *call.Order) (Prompt, error) {
 	if r := o.Resume; r != nil && len(r.SampledIDs) > 0 {
 		return Prompt{IDs: r.PromptIDs, Broke: r.Broke}, nil
+	}
+	if o.Prompt != nil {
+		return s.rawPrompt(o)
 	}
 	tools := o.Tools
 	known, ok, err := s.known.find(ctx, o)

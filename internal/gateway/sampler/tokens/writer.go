@@ -33,7 +33,13 @@ func newWriter(r Renderer, o *call.Order, res *call.Result, emit func(call.Delta
 	if o.ToolChoice == "none" {
 		tools = nil
 	}
-	return &writer{r: r, o: o, res: res, emit: emit, reply: r.Reply(tools), stops: o.Sampling.Stop, first: true}
+	w := &writer{r: r, o: o, res: res, emit: emit, stops: o.Sampling.Stop, first: true}
+	if o.Prompt != nil {
+		w.reply = &rawReply{r: r, stop: r.StopIDs()}
+	} else {
+		w.reply = r.Reply(tools)
+	}
+	return w
 }
 
 // needed says whether tokens must be seen as they come.
@@ -82,7 +88,7 @@ func (w *writer) cut(text string) string {
 	at := -1
 	for _, s := range w.stops {
 		if i := strings.Index(all, s); i >= 0 && (at < 0 || i < at) {
-			at = i
+			at, w.res.Stopped = i, s
 		}
 	}
 	if at >= 0 {
@@ -159,6 +165,9 @@ func (w *writer) finish(reason string, good bool) error {
 	msg.Role = "assistant"
 	for i := range msg.ToolCalls {
 		msg.ToolCalls[i].ID = w.id(i)
+	}
+	if w.res.Stopped != "" {
+		reason = "stop" // also where the last token's text completed a stop string
 	}
 	w.res.Reply, w.res.Malformed, w.res.Finish = &msg, malformed, reason
 	if reason == "stop" && len(msg.ToolCalls) > 0 {
