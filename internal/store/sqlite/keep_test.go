@@ -39,9 +39,9 @@ func TestABackupIsWholeWhileCallsComeIn(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
-			tk := newTalk(uint64(w))
+			tk := storetest.NewTalk(uint64(w))
 			for i := 0; ; i++ {
-				if err := s.AppendCall(t.Context(), tk.call(fulgur.RolloutID(fmt.Sprint("r", w)))); err != nil {
+				if err := s.AppendCall(t.Context(), tk.Call(fulgur.RolloutID(fmt.Sprint("r", w)))); err != nil {
 					t.Error(err)
 				}
 				if i == 5 {
@@ -110,9 +110,9 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s.db")
 		s := storetest.Open(t, sqlite.New(path, sqlite.Options{}))
 		make1(t, s, "r")
-		tk := newTalk(1)
+		tk := storetest.NewTalk(1)
 		for range 6 {
-			if err := s.AppendCall(t.Context(), tk.call("r")); err != nil {
+			if err := s.AppendCall(t.Context(), tk.Call("r")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -168,10 +168,10 @@ func TestDroppedRecordsGiveTheirSpaceBack(t *testing.T) {
 	s := storetest.Open(t, sqlite.New(path, sqlite.Options{}))
 	ctx := t.Context()
 	make1(t, s, "old", "open", "late")
-	talks := map[fulgur.RolloutID]*talk{"old": newTalk(1), "open": newTalk(2), "late": newTalk(3)}
+	talks := map[fulgur.RolloutID]*storetest.Talk{"old": storetest.NewTalk(1), "open": storetest.NewTalk(2), "late": storetest.NewTalk(3)}
 	add := func(id fulgur.RolloutID) {
 		t.Helper()
-		if err := s.AppendCall(ctx, talks[id].call(id)); err != nil {
+		if err := s.AppendCall(ctx, talks[id].Call(id)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,52 +234,6 @@ func TestDroppedRecordsGiveTheirSpaceBack(t *testing.T) {
 		t.Errorf("positions go back from %d to %d", head, now)
 	}
 	if r, err := s.Rollout(ctx, "old"); err != nil || r.State != fulgur.Failed {
-		t.Errorf("%+v, %v", r, err)
-	}
-}
-
-// TestRecordsAreDroppedWhileCallsComeIn: no call is ever left as a delta of one
-// that is gone.
-func TestRecordsAreDroppedWhileCallsComeIn(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s.db")
-	s := storetest.Open(t, sqlite.New(path, sqlite.Options{}))
-	ctx := t.Context()
-	var ids []fulgur.RolloutID
-	for i := range 4 {
-		ids = append(ids, fulgur.RolloutID(fmt.Sprint("r", i)))
-	}
-	make1(t, s, ids...)
-	failed := fulgur.Failed
-	for _, id := range ids { // ended, and calls still come
-		if _, err := s.PatchStatus(ctx, id, fulgur.StatusPatch{State: &failed}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var wg sync.WaitGroup
-	for i, id := range ids {
-		wg.Go(func() {
-			tk := newTalk(uint64(i))
-			for range 80 {
-				if err := s.AppendCall(ctx, tk.call(id)); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	for dropping := true; dropping; {
-		select {
-		case <-done:
-			dropping = false
-		default:
-			if _, err := s.DropRecords(ctx, "", time.Now().Add(time.Hour)); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	storetest.Close(t, s)
-	if r, err := store.Check(ctx, sqlite.New(path, sqlite.Options{})); err != nil || !r.OK() {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

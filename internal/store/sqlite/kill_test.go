@@ -47,8 +47,8 @@ func appendForever(path string) error {
 			return err
 		}
 		go func() {
-			for t := newTalk(uint64(w)); ; {
-				c := t.call(id)
+			for t := storetest.NewTalk(uint64(w)); ; {
+				c := t.Call(id)
 				err := s.AppendCall(ctx, c)
 				mu.Lock()
 				if err != nil {

@@ -31,6 +31,8 @@ func Run(t *testing.T, fresh func(t *testing.T) func() store.Driver) {
 		"v1's models: upsert, clear":                                     testModels,
 		"v1's list of attempts is by time of the first record":           testRecorded,
 		"a schema that is newer is refused":                              testNewer,
+		"a history that grows comes back as it was, over a restart":      testHistories,
+		"records are dropped while calls come in (ST-07)":                testDrop,
 		"a closed store says so":                                         testClosed,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, fresh(t)) })
