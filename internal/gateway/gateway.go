@@ -45,6 +45,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub stri
 		g.refuse(w, at.d, v1, err)
 		return
 	}
+	p.run = fulgur.RunID(r.Header.Get(runHeader))
 	if at.do == doModels && look {
 		g.models(w, r, at, who, p)
 		return
@@ -77,6 +78,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub stri
 		panic(http.ErrAbortHandler) // the answer broke off: an end that looks whole would be taken for it
 	}
 }
+
+// runHeader says whose models the server key asks for where the path names no
+// rollout; without it, those of Options.Run.
+const runHeader = "X-Fulgur-Run"
 
 var errForAgents = fulgur.E(fulgur.KindForbidden, "identify", "This path is for agents: use the credential of an attempt, or the path /proxy/rollout/…", nil)
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"net/http"
@@ -76,7 +77,8 @@ type path struct {
 	rollout fulgur.RolloutID
 	attempt fulgur.AttemptID
 	mode    fulgur.Mode
-	v1      bool // with the server key, v1's own words
+	run     fulgur.RunID // "": the path's rollout says, or Options.Run
+	v1      bool         // with the server key, v1's own words
 }
 
 // resolve finds whose call it is, from credential and path: where both say it,
@@ -86,8 +88,9 @@ func (g *Gateway) resolve(ctx context.Context, who fulgur.Identity, p path) (tar
 		return g.resolveAttempt(ctx, who, p)
 	}
 	if p.rollout == "" {
-		model, _, err := g.run(ctx, g.o.Run)
-		t := target{run: g.o.Run, mode: fulgur.ModeVal, policy: model, model: model}
+		run := cmp.Or(p.run, g.o.Run)
+		model, _, err := g.run(ctx, run)
+		t := target{run: run, mode: fulgur.ModeVal, policy: model, model: model}
 		if !g.o.Plain {
 			t.rules, t.frozenOnly = &rules{}, true
 		}

@@ -18,6 +18,7 @@ type metrics struct {
 	auxiliary   *prometheus.CounterVec
 	forced      *prometheus.CounterVec
 	ejections   prometheus.Counter
+	ejected     prometheus.Gauge
 	tokens      *prometheus.CounterVec
 	retries     prometheus.Counter
 	joined      prometheus.Counter
@@ -44,6 +45,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		auxiliary:   counter("auxiliary_total", "Calls that a rule labelled as not the agent's own conversation, by rule.", "rule"),
 		forced:      counter("forced_total", "Calls whose sampling parameter was replaced by the run's, by parameter.", "parameter"),
 		ejections:   single("endpoint_ejections_total", "Times that a model server failed and got no calls for a while."),
+		ejected:     gauge("endpoints_ejected", "Model servers that get no calls for a while, because they failed."),
 		tokens:      counter("tokens_total", "Tokens of calls, by kind: prompt, cached, sampled.", "kind"),
 		retries:     single("upstream_retries_total", "Tries after the first one, to model servers."),
 		joined:      single("joined_total", "Retries of clients that were answered by the generation that they repeat."),

@@ -69,14 +69,19 @@ func (g *Gateway) admit(ctx context.Context, t target, id fulgur.CallID) (ep ful
 	}
 	r := &g.router
 	r.mu.Lock()
-	i := r.table.Pick(time.Now(), key, names)
+	now := time.Now()
+	i := r.table.Pick(now, key, names)
+	g.m.ejected.Set(float64(r.table.Ejected(now)))
 	r.mu.Unlock()
 	var once sync.Once
 	return list[i], func(res *call.Result, err error) {
 		once.Do(func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if r.table.Done(time.Now(), names[i], outcome(res, err)) {
+			now := time.Now()
+			out := r.table.Done(now, names[i], outcome(res, err))
+			g.m.ejected.Set(float64(r.table.Ejected(now)))
+			if out {
 				g.m.ejections.Inc()
 				g.o.Log.Warn("a model server fails and gets no calls for a while", "model", t.model, "endpoint", names[i], "err", err)
 			}

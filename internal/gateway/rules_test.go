@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
 	"github.com/fulgur-rl/fulgur/internal/gateway/route"
@@ -196,6 +198,12 @@ func TestFrozenModels(t *testing.T) {
 	if judge.calls() != 2 || judge.keys[0] != "Bearer judge-key" || helper.calls() != 1 || helper.keys[0] != "Bearer helper-key" {
 		t.Errorf("judge %d %v, helper %d %v", judge.calls(), judge.keys, helper.calls(), helper.keys)
 	}
+	h.models["another/theirs"] = h.models["judge"]
+	for run, want := range map[string]int{"another": 200, "default": 503} {
+		if got := ask(t, http.MethodPost, h.url+"/v1/chat/completions", serverKey, body("theirs"), "X-Fulgur-Run", run); got.status != want {
+			t.Errorf("a model of another run, asked for in %s: %d %s", run, got.status, got.body)
+		}
+	}
 	if got := ask(t, http.MethodGet, h.url+"/v1/models/helper", agentKey, ""); got.status != 200 {
 		t.Errorf("the opened model is not listed: %d %s", got.status, got.body)
 	}
@@ -300,4 +308,34 @@ func TestSeveralEndpoints(t *testing.T) {
 	}
 	set(200)
 	eventually(t, "the rollout is back at its server", func() bool { at, _ := call(); return at == own })
+}
+
+// What rules and limits do is counted.
+func TestRulesAreCounted(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	h := newHouse(t, ruled(`{"sampling":{"enforce":"force"},"auxiliary":[{"name":"other-model","other_model":true}]}`),
+		func(o *gateway.Options, _ *book) { o.Metrics, o.MaxRate, o.Burst = reg, 0.001, 2 })
+	h.chat(t, agentKey, `{"model":"policy","temperature":0.2,"top_p":0.8,"frequency_penalty":1,"messages":[{"role":"user","content":"x"}]}`)
+	h.chat(t, agentKey, `{"model":"gpt-4o","messages":[{"role":"user","content":"x"}]}`)
+	h.chat(t, agentKey, hi)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			key := strings.TrimPrefix(f.GetName(), "fulgur_gateway_")
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetValue()
+			}
+			got[key] = m.GetCounter().GetValue()
+		}
+	}
+	for key, want := range map[string]float64{"auxiliary_total other-model": 1, "forced_total temperature": 1, "forced_total top_p": 1,
+		"forced_total frequency_penalty": 1, "untrainable_total auxiliary": 1, "refused_total rate": 1} {
+		if got[key] != want {
+			t.Errorf("%s is %v, want %v", key, got[key], want)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -63,11 +64,11 @@ func (b *book) Run(_ context.Context, id fulgur.RunID) (fulgur.Run, error) {
 	return fulgur.Run{ID: id, Model: "policy", Config: b.config}, nil
 }
 
-func (b *book) Endpoints(_ context.Context, _ fulgur.RunID, model string) ([]fulgur.Endpoint, error) {
+func (b *book) Endpoints(_ context.Context, run fulgur.RunID, model string) ([]fulgur.Endpoint, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if model != "policy" && b.models != nil {
-		return b.models[model], nil
+		return slices.Concat(b.models[model], b.models[string(run)+"/"+model]), nil
 	}
 	return append([]fulgur.Endpoint(nil), b.endpoints...), nil
 }
