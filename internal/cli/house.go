@@ -22,8 +22,10 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/anthropic"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaichat"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaicompletions"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openairesponses"
 	"github.com/fulgur-rl/fulgur/internal/gateway/render"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/chat"
@@ -107,7 +109,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 	}
 	g := o.Gateway
 	g.Directory, g.Models, g.Records, g.Leases, g.Rules = s.store, s.store, s.store, s.store, defaultRules()
-	g.Dialects = []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}}
+	g.Dialects = []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}, openairesponses.Dialect{}, anthropic.Dialect{}}
 	g.Samplers = samplers
 	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log
 	return gateway.New(g)
@@ -239,7 +241,7 @@ func fileLogger(d runDir, level string) (*slog.Logger, func() error, error) {
 
 // features are what a client may ask this server for.
 func features() []string {
-	return []string{"openai-chat", "openai-completions", "streaming", "tokens", "hold", "credentials"}
+	return []string{"openai-chat", "openai-completions", "openai-responses", "anthropic-messages", "streaming", "tokens", "hold", "credentials"}
 }
 
 // pauser is the gateway as v1's pause routes see it.
