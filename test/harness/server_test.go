@@ -157,37 +157,61 @@ func (g *gateway) calls(t *testing.T, id fulgur.RolloutID) []fulgur.Call {
 }
 
 // pause is a pause in the middle of a task: it begins while the first reply is
-// being sampled, so that the call after it is held, and ends by itself.
+// being sampled, so that the call after it is held, and ends a span after that.
 type pause struct {
 	gate *gateway
 	span time.Duration
+
 	once sync.Once
-	held chan int // the calls held when it ended
+	done chan struct{} // nil until it has begun
+	held int           // the most calls held at once
 	err  error
 }
 
 // begin starts it once, and returns when no new call passes.
 func (p *pause) begin(ctx context.Context) {
 	p.once.Do(func() {
+		p.done = make(chan struct{})
 		_, p.err = p.gate.PauseCalls(ctx, fulgur.DefaultRun, fulgur.PauseRequest{Owner: "test", Lease: time.Minute, Reason: "a test's pause"})
 		if p.err != nil {
-			close(p.held)
+			close(p.done)
 			return
 		}
 		go func() {
-			defer close(p.held)
-			held, seen := 0, time.Time{}
-			for end := time.Now().Add(time.Minute); time.Now().Before(end) && (seen.IsZero() || time.Since(seen) < p.span); time.Sleep(50 * time.Millisecond) {
-				s, err := p.gate.PauseState(ctx, fulgur.DefaultRun)
-				if err == nil && s.Held > 0 {
-					held = max(held, s.Held)
-					if seen.IsZero() {
-						seen = time.Now()
-					}
-				}
-			}
-			p.held <- held
+			defer close(p.done)
+			p.watch(ctx)
 			_, p.err = p.gate.ResumeCalls(ctx, fulgur.DefaultRun, "test")
 		}()
 	})
+}
+
+// watch returns when a call has been held for the span, or after a minute.
+func (p *pause) watch(ctx context.Context) {
+	var since time.Time
+	for end := time.Now().Add(time.Minute); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		s, err := p.gate.PauseState(ctx, fulgur.DefaultRun)
+		if err != nil || s.Held == 0 {
+			continue
+		}
+		p.held = max(p.held, s.Held)
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if time.Since(since) >= p.span {
+			return
+		}
+	}
+}
+
+// check waits for its end and fails the test unless it held calls.
+func (p *pause) check(t *testing.T) {
+	t.Helper()
+	p.once.Do(func() {}) // from here on it can't begin
+	if p.done == nil {
+		t.Error("the pause never began: no call came")
+		return
+	}
+	if <-p.done; p.held == 0 || p.err != nil {
+		t.Errorf("the pause held %d calls, %v", p.held, p.err)
+	}
 }
