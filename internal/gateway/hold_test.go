@@ -276,3 +276,53 @@ func TestSilentUpstream(t *testing.T) {
 		t.Errorf("%s", got.body)
 	}
 }
+
+// A hold has a bound. A client that has been sent nothing is told to try again;
+// for others the answer breaks, with the dialect's error event in a stream, and
+// never ends as if it were whole.
+func TestHeldTooLong(t *testing.T) {
+	for is, beat := range map[string]bool{"nothing was sent": false, "signs of life went out": true} {
+		t.Run(is, func(t *testing.T) {
+			h := newHouse(t, func(o *gateway.Options, b *book) {
+				if o.HoldLimit = 200 * time.Millisecond; beat {
+					fastBeat(o, b)
+				}
+			})
+			h.pause(t, fulgur.PauseRequest{Owner: "x"})
+			for _, body := range []string{hi, hiStream} {
+				got := h.chat(t, agentKey, body)
+				switch {
+				case !beat && (got.err != nil || got.status != 503 || got.code() != "unavailable" || got.header.Get("Retry-After") == ""):
+					t.Errorf("%d %v %s", got.status, got.header, got.body)
+				case beat && (got.err == nil || got.status != 200 || strings.Contains(got.body, "[DONE]")):
+					t.Errorf("%d %v %q", got.status, got.err, got.body)
+				case beat && body == hiStream && !strings.Contains(got.body, `data: {"type":"error"`):
+					t.Errorf("no error event: %q", got.body)
+				}
+			}
+			if h.gen.Calls() != 0 || len(h.all()) != 0 {
+				t.Error("a call that was only held is on record")
+			}
+			h.resume(t)
+		})
+	}
+}
+
+// --pause=hold: v1's pause holds calls too; held ones are not in flight.
+func TestV1PauseThatHolds(t *testing.T) {
+	h := newHouse(t, fastBeat, func(o *gateway.Options, _ *book) { o.HoldV1 = true })
+	why := "weights"
+	h.g.PauseAll(7, &why)
+	got := make(chan reply, 1)
+	go func() {
+		got <- post(t, t.Context(), h.url+"/proxy/rollout/r1/attempt/0/mode/train/openai/v1/chat/completions", serverKey, hi)
+	}()
+	eventually(t, "it is held", func() bool { return h.held(t) == 1 })
+	if p := h.g.StateAll(); !p.Paused || p.InFlight != 0 || p.RetryAfterSeconds != 7 {
+		t.Errorf("%+v", p)
+	}
+	h.g.ResumeAll()
+	if r := <-got; r.status != 200 || r.err != nil {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+}

@@ -18,7 +18,7 @@ var errLeft = errors.New("the client left")
 // retries know the generations whose answers have not been delivered, so that a
 // call that a client repeats is joined to the one that runs, or answered from
 // the one that is finished: at most one generation per client call. See
-// docs/design/0004-retries-and-pauses.md.
+// docs/design/0003-retries-and-pauses.md.
 //
 // A table of its own, with its own lock, that is never held while another is
 // taken.
