@@ -96,55 +96,6 @@ type Tool struct {
 	} `json:"function"`
 }
 
-// Answer is a chat completion, or a chunk of one.
-type Answer struct {
-	ID             string          `json:"id"`
-	Object         string          `json:"object"`
-	Created        int64           `json:"created"`
-	Model          string          `json:"model"`
-	Choices        []Choice        `json:"choices"`
-	Usage          json.RawMessage `json:"usage"` // see Usage; servers differ in what they put here
-	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"`
-	Error          json.RawMessage `json:"error"`
-}
-
-// Choice is one answer; Message is set in whole answers, Delta in chunks.
-type Choice struct {
-	Index          int             `json:"index"`
-	Message        *Message        `json:"message"`
-	Delta          *Message        `json:"delta"`
-	Text           string          `json:"text"` // of text completions, whole or a piece
-	FinishReason   string          `json:"finish_reason"`
-	StopReason     json.RawMessage `json:"stop_reason"` // vLLM's: the stop string or token id that ended it
-	LogProbs       *LogProbs       `json:"logprobs"`
-	TokenIDs       json.RawMessage `json:"token_ids"`
-	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"`
-}
-
-// LogProbs are the log probs of a choice, one item per sampled token: Content of
-// chat completions, the other two of text completions.
-type LogProbs struct {
-	Content       []LogProb         `json:"content"`
-	TokenLogProbs []json.RawMessage `json:"token_logprobs"`
-	Tokens        []string          `json:"tokens"`
-}
-
-// LogProb is that of one token, raw: a null or a word is not 0.
-type LogProb struct {
-	Token   string          `json:"token"`
-	LogProb json.RawMessage `json:"logprob"`
-}
-
-// Usage counts tokens.
-type Usage struct {
-	PromptTokens        int `json:"prompt_tokens"`
-	CompletionTokens    int `json:"completion_tokens"`
-	TotalTokens         int `json:"total_tokens"`
-	PromptTokensDetails *struct {
-		CachedTokens int `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
-}
-
 // ErrorBody is the shape of an error answer.
 type ErrorBody struct {
 	Error struct {

@@ -1,11 +1,8 @@
 package chat
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"math"
-	"strconv"
+	"strings"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
@@ -21,7 +18,11 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 		res.Fault = fmt.Sprintf("upstream answered with status %d", status)
 	}
 	clean := chatwire.Finite(raw) // NaN is not JSON: nothing that is not finite goes on
-	if !json.Valid(clean) {
+	clean, res.Experts = chatwire.TakeExperts(clean)
+	a, ok := chatwire.ReadAnswer(clean, x.o.LogProbs)
+	switch {
+	case !ok:
+		res.Experts = nil
 		if res.Fault == "" {
 			res.Fault = "upstream's answer is not JSON"
 		}
@@ -29,36 +30,26 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 			res.ContentType = "text/plain; charset=utf-8" // what claims to be JSON and is not breaks clients
 		}
 		return
+	case !a.Object && res.Fault == "":
+		res.Fault = "upstream's answer is not an object"
+	case len(a.Choices) == 0 && res.Fault == "":
+		res.Fault = "upstream's answer has no choices"
 	}
-	clean, res.Experts = chatwire.TakeExperts(clean)
 	res.Raw = clean
-	if t := bytes.TrimSpace(clean); len(t) == 0 || t[0] != '{' {
-		if res.Fault == "" {
-			res.Fault = "upstream's answer is not an object"
-		}
-		return
-	}
-	var a chatwire.Answer
-	_ = json.Unmarshal(clean, &a) // fields of a wrong type are as good as missing
 	acc := newAccumulator(res, x.o)
 	acc.head(&a)
 	for i := range a.Choices {
-		c := &a.Choices[i]
-		if c.Index != 0 {
-			continue
+		if c := &a.Choices[i]; c.Index == 0 {
+			acc.choice(c, true)
 		}
-		acc.choice(c, c.Message, true)
 	}
 	acc.end()
-	if len(a.Choices) == 0 && res.Fault == "" {
-		res.Fault = "upstream's answer has no choices"
-	}
 }
 
 // maxTools bounds the tool calls of one reply.
 const maxTools = 1024
 
-func isJSON(ctype string) bool { return bytes.HasPrefix([]byte(ctype), []byte("application/json")) }
+func isJSON(ctype string) bool { return strings.HasPrefix(ctype, "application/json") }
 
 // accumulator makes a result of answers and chunks. Token ids are taken from
 // every chunk, not from those with text: a tool parser holds text back.
@@ -77,49 +68,32 @@ func newAccumulator(res *call.Result, o *call.Order) *accumulator {
 }
 
 func (a *accumulator) head(w *chatwire.Answer) {
-	if ids := idList(w.PromptTokenIDs); len(ids) > 0 && len(a.res.PromptIDs) == 0 {
-		a.res.PromptIDs = ids
+	if len(w.PromptIDs) > 0 && len(a.res.PromptIDs) == 0 {
+		a.res.PromptIDs = w.PromptIDs
 	}
-	if u := bytes.TrimSpace(w.Usage); len(u) > 0 && u[0] == '{' {
-		var v chatwire.Usage
-		if json.Unmarshal(u, &v) == nil {
-			a.res.Usage = &fulgur.Usage{PromptTokens: v.PromptTokens, CompletionTokens: v.CompletionTokens}
-			if v.PromptTokensDetails != nil {
-				a.res.Usage.CachedTokens = v.PromptTokensDetails.CachedTokens
-			}
-		}
+	if w.Usage != nil {
+		a.res.Usage = w.Usage
 	}
 }
 
-func (a *accumulator) choice(c *chatwire.Choice, m *chatwire.Message, whole bool) {
+func (a *accumulator) choice(c *chatwire.Choice, whole bool) {
 	a.seen = true
 	if len(a.res.PromptIDs) == 0 {
-		a.res.PromptIDs = idList(c.PromptTokenIDs)
+		a.res.PromptIDs = c.PromptIDs
 	}
-	a.res.SampledIDs = append(a.res.SampledIDs, idList(c.TokenIDs)...)
-	if c.LogProbs != nil {
-		a.logProbs(c.LogProbs)
+	a.res.SampledIDs = append(a.res.SampledIDs, c.TokenIDs...)
+	a.res.LogProbs = append(a.res.LogProbs, c.LogProbs...)
+	a.res.TokenTexts = append(a.res.TokenTexts, c.Tokens...)
+	a.logs = a.logs || len(c.LogProbs) > 0
+	if c.Finish != "" {
+		a.res.Finish = c.Finish
 	}
-	if c.FinishReason != "" {
-		a.res.Finish = c.FinishReason
-	}
-	if len(c.StopReason) > 0 && c.StopReason[0] == '"' {
-		_ = json.Unmarshal(c.StopReason, &a.res.Stopped) // valid JSON string by then
+	if c.Stopped != "" {
+		a.res.Stopped = c.Stopped
 	}
 	a.reply.Content += c.Text
-	if m == nil {
-		return
-	}
-	var text string
-	if len(m.Content) > 0 && m.Content[0] == '"' {
-		_ = json.Unmarshal(m.Content, &text) // valid JSON string by then
-	}
-	a.reply.Content += text
-	a.reply.Reasoning += m.ReasoningContent
-	if m.ReasoningContent == "" {
-		a.reply.Reasoning += m.Reasoning
-	}
-	for i, t := range m.ToolCalls {
+	a.reply.Reasoning += c.Reasoning
+	for i, t := range c.ToolCalls {
 		at := t.Index
 		if whole { // no index there
 			at = i
@@ -139,23 +113,6 @@ func (a *accumulator) choice(c *chatwire.Choice, m *chatwire.Message, whole bool
 	}
 }
 
-// logProbs takes those of chat completions, or of text completions.
-func (a *accumulator) logProbs(l *chatwire.LogProbs) {
-	a.logs = a.logs || len(l.Content)+len(l.TokenLogProbs) > 0
-	for _, p := range l.Content {
-		a.res.LogProbs = append(a.res.LogProbs, logProb(p.LogProb))
-		if a.o.LogProbs {
-			a.res.TokenTexts = append(a.res.TokenTexts, p.Token)
-		}
-	}
-	for i, p := range l.TokenLogProbs {
-		a.res.LogProbs = append(a.res.LogProbs, logProb(p))
-		if a.o.LogProbs && i < len(l.Tokens) {
-			a.res.TokenTexts = append(a.res.TokenTexts, l.Tokens[i])
-		}
-	}
-}
-
 func (a *accumulator) end() {
 	if a.seen {
 		a.res.Reply = &a.reply
@@ -163,47 +120,4 @@ func (a *accumulator) end() {
 	if len(a.res.SampledIDs) > 0 {
 		a.res.Spans = []fulgur.Span{{Start: 0, Version: a.o.Endpoint.Version}}
 	}
-}
-
-// idList reads a list of token ids; nil if it is anything else.
-func idList(raw json.RawMessage) []int32 {
-	raw = bytes.TrimSpace(raw)
-	if len(raw) < 2 || raw[0] != '[' {
-		return nil
-	}
-	body := raw[1 : len(raw)-1]
-	out := make([]int32, 0, bytes.Count(body, []byte{','})+1)
-	for len(body) > 0 {
-		field := body
-		if i := bytes.IndexByte(body, ','); i >= 0 {
-			field, body = body[:i], body[i+1:]
-		} else {
-			body = nil
-		}
-		field = bytes.TrimSpace(field)
-		if len(field) == 0 && len(out) == 0 && body == nil {
-			return out
-		}
-		v := int32(0)
-		if len(field) == 0 || len(field) > 9 {
-			return nil
-		}
-		for _, c := range field {
-			if c < '0' || c > '9' {
-				return nil
-			}
-			v = v*10 + int32(c-'0')
-		}
-		out = append(out, v)
-	}
-	return out
-}
-
-// logProb reads a log prob; NaN is one that is missing or no number.
-func logProb(raw json.RawMessage) float32 {
-	v, err := strconv.ParseFloat(string(bytes.TrimSpace(raw)), 64)
-	if err != nil {
-		return float32(math.NaN())
-	}
-	return float32(v)
 }

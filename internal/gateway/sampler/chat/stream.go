@@ -2,7 +2,6 @@ package chat
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -87,18 +86,16 @@ func (t *tee) event(ev sse.Event) error {
 		t.done = true
 		return nil
 	}
-	data := chatwire.Finite(ev.Data)
-	var a chatwire.Answer
-	if !json.Valid(data) {
+	data, experts := chatwire.TakeExperts(chatwire.Finite(ev.Data))
+	a, ok := chatwire.ReadAnswer(data, t.acc.o.LogProbs)
+	if !ok {
 		return fmt.Errorf("%w: an event that is not JSON", errUpstreamSaid)
 	}
-	data, experts := chatwire.TakeExperts(data)
+	if a.Error != "" {
+		return fmt.Errorf("%w: %.300s", errUpstreamSaid, a.Error)
+	}
 	if t.res.Experts == nil {
 		t.res.Experts = experts
-	}
-	_ = json.Unmarshal(data, &a) // fields of a wrong type are as good as missing
-	if len(a.Error) > 0 && string(a.Error) != "null" {
-		return fmt.Errorf("%w: %.300s", errUpstreamSaid, a.Error)
 	}
 	if t.head.ID == "" {
 		t.head = chatwire.Answer{ID: a.ID, Created: a.Created, Model: a.Model}
@@ -106,18 +103,18 @@ func (t *tee) event(ev sse.Event) error {
 	prompted, sampled := len(t.res.PromptIDs) > 0, len(t.res.SampledIDs)
 	logs, texts := len(t.res.LogProbs), len(t.res.TokenTexts)
 	t.acc.head(&a)
-	d := call.Delta{Wire: t.wire}
+	d := call.Delta{Wire: t.wire, UsageOnly: len(a.Choices) == 0 && a.Usage != nil}
 	for i := range a.Choices {
 		c := &a.Choices[i]
-		d.Last = d.Last || c.FinishReason != ""
-		if c.Index == 0 {
-			t.acc.choice(c, c.Delta, false)
-			if t.wire == "" {
-				read(&d, c)
-			}
+		d.Last = d.Last || c.Finish != ""
+		if c.Index != 0 {
+			continue
+		}
+		t.acc.choice(c, false)
+		if t.wire == "" {
+			show(&d, c)
 		}
 	}
-	d.UsageOnly = len(a.Choices) == 0 && len(a.Usage) > 0 && string(a.Usage) != "null"
 	if t.wire != "" {
 		d.Raw = data
 	} else {
@@ -130,19 +127,10 @@ func (t *tee) event(ev sse.Event) error {
 	return t.emit(d)
 }
 
-// read makes fields of what a chunk shows.
-func read(d *call.Delta, c *chatwire.Choice) {
-	m := c.Delta
-	if m == nil {
-		return
-	}
-	if len(m.Content) > 0 && m.Content[0] == '"' {
-		_ = json.Unmarshal(m.Content, &d.Text) // valid JSON string by then
-	}
-	if d.Reasoning = m.ReasoningContent; d.Reasoning == "" {
-		d.Reasoning = m.Reasoning
-	}
-	for _, k := range m.ToolCalls {
+// show makes fields of what a piece of a choice says.
+func show(d *call.Delta, c *chatwire.Choice) {
+	d.Text, d.Reasoning = d.Text+c.Text, d.Reasoning+c.Reasoning
+	for _, k := range c.ToolCalls {
 		if k.Index >= 0 && k.Index < maxTools {
 			d.Tools = append(d.Tools, call.ToolDelta{Index: k.Index, ID: k.ID, Name: k.Function.Name, Arguments: k.Function.Arguments})
 		}

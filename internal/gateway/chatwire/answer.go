@@ -1,0 +1,241 @@
+package chatwire
+
+import (
+	"math"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Answer is what is read of a chat or text completion, or of a chunk of one.
+type Answer struct {
+	ID, Model string
+	Created   int64
+	Choices   []Choice
+	Usage     *fulgur.Usage
+	PromptIDs []int32 // nil: none, or what is no list of ids
+	Error     string  // what stands in place of an answer, as JSON; "": nothing
+	Object    bool    // it is a JSON object at all
+}
+
+// Choice is one answer, or a piece of it.
+type Choice struct {
+	Index     int
+	Text      string // content, or a text completion's text
+	Reasoning string
+	ToolCalls []ToolCall // those of a whole message have no Index
+	Finish    string
+	Stopped   string // vLLM's stop_reason, where that is a text
+	TokenIDs  []int32
+	PromptIDs []int32
+	LogProbs  []float32 // NaN: one that is missing or no number
+	Tokens    []string  // texts of the tokens of LogProbs; read only if asked for
+}
+
+// ReadAnswer reads an answer; false: it is not JSON. Fields of a wrong type are
+// as good as missing. There is one a call, of up to some hundred kilobytes, most
+// of it the prompt's echo: reading it by reflection costs ten times as much.
+func ReadAnswer(data []byte, tokens bool) (a Answer, ok bool) {
+	if !gjson.ValidBytes(data) {
+		return a, false
+	}
+	root := gjson.ParseBytes(data)
+	if a.Object = root.IsObject(); !a.Object {
+		return a, true
+	}
+	root.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "id":
+			a.ID = text(v)
+		case "model":
+			a.Model = text(v)
+		case "created":
+			a.Created = v.Int()
+		case "choices":
+			if v.IsArray() {
+				v.ForEach(func(_, c gjson.Result) bool {
+					if c.IsObject() {
+						a.Choices = append(a.Choices, readChoice(c, tokens))
+					}
+					return true
+				})
+			}
+		case "usage":
+			if v.IsObject() {
+				a.Usage = &fulgur.Usage{PromptTokens: count(v.Get("prompt_tokens")), CompletionTokens: count(v.Get("completion_tokens")),
+					CachedTokens: count(v.Get("prompt_tokens_details.cached_tokens"))}
+			}
+		case "prompt_token_ids":
+			a.PromptIDs = idList(v)
+		case "error":
+			if v.Type != gjson.Null {
+				a.Error = v.Raw
+			}
+		}
+		return true
+	})
+	return a, true
+}
+
+func readChoice(v gjson.Result, tokens bool) (c Choice) {
+	v.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "index":
+			c.Index = int(v.Int())
+		case "message", "delta":
+			if v.IsObject() {
+				readMessage(&c, v)
+			}
+		case "text":
+			c.Text += text(v)
+		case "finish_reason":
+			c.Finish = text(v)
+		case "stop_reason":
+			c.Stopped = text(v)
+		case "token_ids":
+			c.TokenIDs = idList(v)
+		case "prompt_token_ids":
+			c.PromptIDs = idList(v)
+		case "logprobs":
+			readProbs(&c, v, tokens)
+		}
+		return true
+	})
+	return c
+}
+
+func readMessage(c *Choice, m gjson.Result) {
+	other := ""
+	m.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "content":
+			c.Text += text(v)
+		case "reasoning_content":
+			c.Reasoning = text(v)
+		case "reasoning":
+			other = text(v)
+		case "tool_calls":
+			if !v.IsArray() {
+				return true
+			}
+			v.ForEach(func(_, t gjson.Result) bool {
+				k := ToolCall{Index: int(t.Get("index").Int()), ID: text(t.Get("id"))}
+				k.Function.Name, k.Function.Arguments = text(t.Get("function.name")), text(t.Get("function.arguments"))
+				c.ToolCalls = append(c.ToolCalls, k)
+				return true
+			})
+		}
+		return true
+	})
+	if c.Reasoning == "" {
+		c.Reasoning = other
+	}
+}
+
+// readProbs reads those of chat completions (content), or of text completions.
+func readProbs(c *Choice, v gjson.Result, tokens bool) {
+	if !v.IsObject() {
+		return
+	}
+	v.ForEach(func(key, list gjson.Result) bool {
+		switch key.Str {
+		case "content":
+			readContent(c, list, tokens)
+		case "token_logprobs":
+			if list.IsArray() {
+				list.ForEach(func(_, p gjson.Result) bool {
+					c.LogProbs = append(c.LogProbs, prob(p))
+					return true
+				})
+			}
+		case "tokens":
+			if tokens && list.IsArray() {
+				list.ForEach(func(_, t gjson.Result) bool {
+					c.Tokens = append(c.Tokens, text(t))
+					return true
+				})
+			}
+		}
+		return true
+	})
+}
+
+func readContent(c *Choice, list gjson.Result, tokens bool) {
+	if !list.IsArray() {
+		return
+	}
+	list.ForEach(func(_, item gjson.Result) bool {
+		p, t := float32(math.NaN()), ""
+		item.ForEach(func(key, v gjson.Result) bool {
+			switch key.Str {
+			case "logprob":
+				p = prob(v)
+			case "token":
+				if tokens {
+					t = text(v)
+				}
+			}
+			return true
+		})
+		c.LogProbs = append(c.LogProbs, p)
+		if tokens {
+			c.Tokens = append(c.Tokens, t)
+		}
+		return true
+	})
+}
+
+func text(v gjson.Result) string {
+	if v.Type == gjson.String {
+		return v.Str
+	}
+	return ""
+}
+
+func count(v gjson.Result) int {
+	if v.Type == gjson.Number && v.Num >= 0 && v.Num <= math.MaxInt32 {
+		return int(v.Num)
+	}
+	return 0
+}
+
+// prob reads a log prob; NaN is one that is missing or no number.
+func prob(v gjson.Result) float32 {
+	if v.Type != gjson.Number {
+		return float32(math.NaN())
+	}
+	return float32(v.Num)
+}
+
+// idList reads a list of token ids; nil if it is anything else.
+func idList(v gjson.Result) []int32 {
+	if !v.IsArray() {
+		return nil
+	}
+	body := v.Raw[1:] // up to and with the bracket: valid JSON
+	out := make([]int32, 0, strings.Count(body, ",")+1)
+	const none = -1
+	n := int64(none)
+	for i := range len(body) {
+		switch c := body[i]; {
+		case c >= '0' && c <= '9':
+			if n = max(n, 0)*10 + int64(c-'0'); n > math.MaxInt32 {
+				return nil
+			}
+		case c == ',' || c == ']':
+			if n == none {
+				if len(out) > 0 || c == ',' {
+					return nil
+				}
+				return out // an empty list
+			}
+			out = append(out, int32(n))
+			n = none
+		case c != ' ' && c != '\n' && c != '\t' && c != '\r':
+			return nil
+		}
+	}
+	return out
+}
