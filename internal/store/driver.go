@@ -62,3 +62,10 @@ type Keeper interface {
 	// connection that writes, outside of a transaction.
 	Vacuum(ctx context.Context, conn *sql.Conn) error
 }
+
+// Relocker is a Driver whose connection that writes may be lost (a server that
+// restarts), and with it what keeps other stores away.
+type Relocker interface {
+	// Relock takes the lock on a new connection. KindConflict if another store has it.
+	Relock(ctx context.Context, conn *sql.Conn) error
+}

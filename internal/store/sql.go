@@ -72,6 +72,10 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 // close ends the statements, then lets go of the connection: a database that
 // still has statements is not really closed, and SQLite leaves its log behind.
 func (st *statements) close() error {
+	if st.conn.PingContext(context.Background()) != nil {
+		_ = st.conn.Close() // it was lost, and all that it had with it
+		return nil
+	}
 	errs := make([]error, 0, len(st.all)+1)
 	for _, s := range st.all {
 		errs = append(errs, s.Close())
@@ -88,6 +92,9 @@ func (st *statements) flush(b *batch) (err error) {
 	defer func() {
 		if err == nil {
 			return
+		}
+		for _, e := range b.inserted {
+			e.stored = false
 		}
 		// A full disk may have rolled back by itself: then this one fails, as it should.
 		_, _ = st.rollback.Exec()
@@ -146,6 +153,7 @@ func (st *statements) flushRollouts(b *batch) error {
 				int64(e.seq), micros(e.UpdatedAt), bit(e.hidden), e.num)
 		} else {
 			err = st.insert(e, outcome, reward)
+			b.inserted = append(b.inserted, e)
 		}
 		if err != nil {
 			return err
@@ -187,7 +195,7 @@ func (st *statements) insert(e *entry, outcome []byte, reward any) error {
 	if _, err := st.insertInput.Exec(e.num, js, input); err != nil {
 		return err
 	}
-	e.stored = true // of a batch that is rolled back the entry goes too
+	e.stored = true
 	return nil
 }
 

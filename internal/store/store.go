@@ -44,6 +44,7 @@ type Store struct {
 
 	write, read *sql.DB
 	sql         *statements // the writer's alone
+	lost        lost
 	queries     *queries
 
 	reqs chan *request

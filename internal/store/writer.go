@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"runtime"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -105,14 +106,19 @@ func (s *Store) runBatch(rs []*request) {
 // changed nothing and does not hinder the others; a returned error means that
 // nothing of rs is on record.
 func (s *Store) commit(rs []*request) error {
-	b := s.newBatch()
-	for _, r := range rs {
-		r.err = r.fn(b)
+	if s.lost.yes {
+		if err := s.resume(); err != nil {
+			return err
+		}
+	}
+	b, err := s.run(rs)
+	if err != nil {
+		return err
 	}
 	if b.empty() {
 		return nil
 	}
-	if err := s.sql.flush(b); err != nil {
+	if err := s.flush(b); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -120,6 +126,26 @@ func (s *Store) commit(rs []*request) error {
 	s.mu.Unlock()
 	s.dropChains(b)
 	return nil
+}
+
+// run makes the batch of rs: again, if the connection was lost while one of them
+// looked something up.
+func (s *Store) run(rs []*request) (*batch, error) {
+	for deadline := time.Now().Add(comeBackFor); ; {
+		b := s.newBatch()
+		gone := false
+		for _, r := range rs {
+			r.err = r.fn(b)
+			gone = gone || r.err != nil && s.isLost(r.err)
+		}
+		if !gone {
+			return b, nil
+		}
+		s.lost = lost{yes: true, cut: s.live.seq}
+		if _, err := s.wait(deadline); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // dropChains lets go of the texts of attempts that will not call any more.

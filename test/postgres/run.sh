@@ -40,5 +40,6 @@ done
 [ -n "$started" ] || { cat "$dir/log"; exit 1; }
 cd - >/dev/null
 export FULGUR_POSTGRES="postgres://fulgur@127.0.0.1:$port/postgres?sslmode=disable"
-export FULGUR_POSTGRES_CTL="$bin/pg_ctl" FULGUR_POSTGRES_DATA="$dir/data"
+# For the test of a server that restarts.
+export FULGUR_POSTGRES_RESTART="cd $dir && ${as[*]} $bin/pg_ctl -D $dir/data -m immediate -w -l $dir/log restart"
 run "$@"

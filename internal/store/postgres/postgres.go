@@ -10,6 +10,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -81,7 +82,7 @@ func (d *Driver) Open(ctx context.Context) (write, read *sql.DB, err error) {
 	write.SetMaxIdleConns(1)
 	read.SetMaxOpenConns(8)
 	read.SetMaxIdleConns(8)
-	if err := d.lock(ctx, op, write); err != nil {
+	if err := d.lock(ctx, op, write.QueryRowContext); err != nil {
 		return nil, nil, errors.Join(err, write.Close(), read.Close())
 	}
 	return write, read, nil
@@ -99,11 +100,19 @@ func (d *Driver) connect(op string) (*sql.DB, error) {
 	return sql.OpenDB(connector{stdlib.GetConnector(*cfg)}), nil
 }
 
-func (d *Driver) lock(ctx context.Context, op string, db *sql.DB) error {
+// query is QueryRowContext of a database or a connection.
+type query func(ctx context.Context, query string, args ...any) *sql.Row
+
+// Relock takes the lock on a new connection; see store.Relocker.
+func (d *Driver) Relock(ctx context.Context, conn *sql.Conn) error {
+	return d.lock(ctx, "open store "+d.public(), conn.QueryRowContext)
+}
+
+func (d *Driver) lock(ctx context.Context, op string, row query) error {
 	// The server notices a moment later that a store's connection has gone.
 	for deadline := time.Now().Add(lockWait); ; {
 		var got bool
-		err := db.QueryRowContext(ctx, `SELECT pg_try_advisory_lock(hashtext($1 || current_schema()))`, lockName).Scan(&got)
+		err := row(ctx, `SELECT pg_try_advisory_lock(hashtext($1 || current_schema()))`, lockName).Scan(&got)
 		if err != nil {
 			kind, msg := d.Explain(err)
 			if msg == "" {
@@ -115,7 +124,7 @@ func (d *Driver) lock(ctx context.Context, op string, db *sql.DB) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return d.taken(ctx, op, db)
+			return d.taken(ctx, op, row)
 		}
 		select {
 		case <-ctx.Done():
@@ -126,9 +135,9 @@ func (d *Driver) lock(ctx context.Context, op string, db *sql.DB) error {
 }
 
 // taken says who has the lock.
-func (d *Driver) taken(ctx context.Context, op string, db *sql.DB) error {
+func (d *Driver) taken(ctx context.Context, op string, row query) error {
 	var who string
-	err := db.QueryRowContext(ctx, `SELECT coalesce(max(a.application_name), '') FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+	err := row(ctx, `SELECT coalesce(max(a.application_name), '') FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.granted AND l.objid::int8 = (hashtext($1 || current_schema())::int8 & 4294967295)`, lockName).Scan(&who)
 	if err != nil || who == "" {
 		who = "another process"
@@ -153,9 +162,7 @@ func (d *Driver) Close() error { return nil }
 func (d *Driver) Explain(err error) (fulgur.Kind, string) {
 	var pe *pgconn.PgError
 	if !errors.As(err, &pe) {
-		var ne net.Error
-		var ce *pgconn.ConnectError
-		if errors.As(err, &ce) || errors.As(err, &ne) || pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "conn closed") {
+		if isGone(err) {
 			return fulgur.KindUnavailable, "PostgreSQL at " + d.public() + " does not answer: is it running, and reachable from here?"
 		}
 		return fulgur.KindInternal, ""
@@ -177,6 +184,19 @@ func (d *Driver) Explain(err error) (fulgur.Kind, string) {
 		return fulgur.KindInvalid, "PostgreSQL at " + d.public() + " refused: " + pe.Message + ": check the URL, and that the user may create tables there"
 	}
 	return fulgur.KindInternal, ""
+}
+
+// isGone says whether an error that is not the server's means that it, or the
+// connection to it, is not there.
+func isGone(err error) bool {
+	var ne net.Error
+	var ce *pgconn.ConnectError
+	for _, is := range []error{sql.ErrConnDone, driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return errors.As(err, &ce) || errors.As(err, &ne) || pgconn.SafeToRetry(err)
 }
 
 // connector makes connections that write strings as PostgreSQL takes them: it

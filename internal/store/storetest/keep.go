@@ -1,7 +1,7 @@
 package storetest
 
 import (
-	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -49,10 +49,14 @@ func testHistories(t *testing.T, driver func() store.Driver) {
 				t.Fatalf("calls of %s: %s", id, d)
 			}
 			for i := range got {
-				equal(t, fmt.Sprint("call ", i), got[i], want[id][i])
+				if !reflect.DeepEqual(got[i], want[id][i]) { // cmp is slow
+					t.Fatalf("call %d (-want +got):\n%s", i, cmp.Diff(want[id][i], got[i]))
+				}
 			}
 			for _, i := range []int{0, 1, 7, 8, 9, len(got) - 1} {
-				equal(t, fmt.Sprint("call alone ", i), must(s.Call(ctx, got[i].ID))(t), want[id][i])
+				if one := must(s.Call(ctx, got[i].ID))(t); !reflect.DeepEqual(one, got[i]) {
+					t.Errorf("call %d alone:\n%s", i, cmp.Diff(got[i], one))
+				}
 			}
 		}
 	}
