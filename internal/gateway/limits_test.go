@@ -97,13 +97,13 @@ func TestHeaderLimit(t *testing.T) {
 // Bodies that never end, by size or by time, end by a limit and leave nothing
 // on record.
 func TestEndlessBodies(t *testing.T) {
-	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxBody, o.ReadTimeout = 1<<20, 100*time.Millisecond })
 	for is, c := range map[string]struct {
+		limit  func(o *gateway.Options, _ *book)
 		write  func(w io.Writer) error
 		status int
 		says   string
 	}{
-		"without an end": {func(w io.Writer) error {
+		"without an end": {func(o *gateway.Options, _ *book) { o.MaxBody = 1 << 20 }, func(w io.Writer) error {
 			block := strings.Repeat("x", 1<<16)
 			for range 64 {
 				if _, err := fmt.Fprintf(w, "%x\r\n%s\r\n", len(block), block); err != nil {
@@ -112,12 +112,13 @@ func TestEndlessBodies(t *testing.T) {
 			}
 			return nil
 		}, 413, "larger than"},
-		"slow-loris": {func(w io.Writer) error {
+		"slow-loris": {func(o *gateway.Options, _ *book) { o.ReadTimeout = 100 * time.Millisecond }, func(w io.Writer) error {
 			_, err := io.WriteString(w, "1\r\n{\r\n")
 			return err // and then nothing
 		}, 400, "did not arrive within"},
 	} {
 		t.Run(is, func(t *testing.T) {
+			h := newHouse(t, c.limit)
 			conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 			if err != nil {
 				t.Fatal(err)
@@ -135,9 +136,9 @@ func TestEndlessBodies(t *testing.T) {
 			if b, _ := io.ReadAll(resp.Body); resp.StatusCode != c.status || !strings.Contains(string(b), c.says) {
 				t.Errorf("%d %s", resp.StatusCode, b)
 			}
+			if n := len(h.all()); n != 0 {
+				t.Errorf("%d calls on record", n)
+			}
 		})
-	}
-	if n := len(h.all()); n != 0 {
-		t.Errorf("%d calls on record", n)
 	}
 }
