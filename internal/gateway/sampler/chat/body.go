@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"context"
 	"strconv"
 	"strings"
 
@@ -87,23 +88,16 @@ func convertible(o *call.Order) error {
 }
 
 // convert writes a chat completions request of an order's normal form.
-func (s *Sampler) convert(o *call.Order) ([]byte, error) {
+func (s *Sampler) convert(ctx context.Context, o *call.Order) ([]byte, error) {
 	if err := convertible(o); err != nil {
 		return nil, err
 	}
 	b := make([]byte, 0, len(o.Body)+len(o.Body)/4+512)
 	b = append(b, `{"model":`...)
 	b = chatwire.AppendString(b, o.Target)
-	b = append(b, `,"messages":[`...)
-	for i := range o.Messages {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendMessage(b, &o.Messages[i])
-	}
-	b = append(b, ']')
+	b = appendMessages(b, o.Messages)
 	b = appendTools(b, o.Tools, o.ToolChoice)
-	b = appendSampling(b, o)
+	b = appendSampling(b, o, s.room(ctx, o))
 	if !o.Frozen {
 		b = append(b, `,"return_token_ids":true`...)
 	}
@@ -117,6 +111,17 @@ func (s *Sampler) convert(o *call.Order) ([]byte, error) {
 		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	}
 	return append(b, '}'), nil
+}
+
+func appendMessages(b []byte, list []fulgur.Message) []byte {
+	b = append(b, `,"messages":[`...)
+	for i := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendMessage(b, &list[i])
+	}
+	return append(b, ']')
 }
 
 func appendMessage(b []byte, m *fulgur.Message) []byte {
@@ -194,7 +199,7 @@ func appendTools(b []byte, tools []fulgur.Tool, choice string) []byte {
 	return chatwire.AppendString(b, choice)
 }
 
-func appendSampling(b []byte, o *call.Order) []byte {
+func appendSampling(b []byte, o *call.Order, maxTokens int) []byte {
 	s := &o.Sampling
 	number := func(key string, v int64) {
 		b = append(append(append(b, `,"`...), key...), `":`...)
@@ -209,8 +214,8 @@ func appendSampling(b []byte, o *call.Order) []byte {
 	if s.TopK > 0 {
 		number("top_k", int64(s.TopK))
 	}
-	if s.MaxTokens > 0 {
-		number("max_tokens", int64(s.MaxTokens))
+	if maxTokens > 0 {
+		number("max_tokens", int64(maxTokens))
 	}
 	if o.Wishes.Seed != nil {
 		number("seed", *o.Wishes.Seed)

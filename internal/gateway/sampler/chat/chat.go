@@ -40,9 +40,10 @@ type Options struct {
 
 // Sampler implements sampler.Sampler.
 type Sampler struct {
-	retry   sampler.Retry
-	client  *http.Client
-	experts bool
+	retry    sampler.Retry
+	client   *http.Client
+	experts  bool
+	contexts contexts
 }
 
 var _ sampler.Sampler = (*Sampler)(nil)
@@ -90,7 +91,7 @@ func (s *Sampler) Sample(ctx context.Context, o *call.Order, emit func(call.Delt
 		x.wire = Wire
 		x.body, err = s.splice(o)
 	default:
-		x.body, err = s.convert(o)
+		x.body, err = s.convert(ctx, o)
 	}
 	if err != nil {
 		return x.res, err

@@ -46,6 +46,10 @@ func upstream(t *testing.T, o chat.Options, answer http.HandlerFunc) (*chat.Samp
 	t.Helper()
 	a := &asked{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			http.NotFound(w, r)
+			return
+		}
 		b, _ := io.ReadAll(r.Body)
 		a.add(string(b))
 		answer(w, r)
@@ -222,5 +226,58 @@ func TestConvertedStreamsOfVLLM(t *testing.T) {
 	}
 	if n < 4 {
 		t.Errorf("%d streams", n)
+	}
+}
+
+// Harnesses ask for more tokens than a model's context has: what is asked of the
+// server fits, as vLLM says of itself (recorded exchanges 1, 36, 37).
+func TestTokensThatFit(t *testing.T) {
+	var sent string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		b, _ := io.ReadAll(r.Body)
+		switch r.Method + r.URL.Path {
+		case "GET/v1/models":
+			_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"other","max_model_len":7},{"id":"policy","max_model_len":1024}]}`)
+		case "POST/tokenize":
+			if strings.Contains(string(b), `"prompt":"say hi"`) {
+				_, _ = io.WriteString(w, `{"count":6,"max_model_len":1024,"tokens":[85,67,91,223,74,75],"token_strs":null}`)
+				return
+			}
+			if !strings.Contains(string(b), `"messages":[{"role":"system"`) || !strings.Contains(string(b), `"tools":[`) || !strings.Contains(string(b), `"add_generation_prompt":true`) {
+				t.Errorf("counted: %s", b)
+			}
+			_, _ = io.WriteString(w, `{"count":500,"max_model_len":1024,"tokens":[1]}`)
+		case "POST/v1/chat/completions":
+			sent = string(b)
+			writeFine(w)
+		default:
+			t.Errorf("%s %s", r.Method, r.URL.Path)
+		}
+	}))
+	defer srv.Close()
+	s := chat.New(chat.Options{})
+	defer s.Close()
+	o := foreign(fulgur.Endpoint{URL: srv.URL + "/v1/"})
+	for want, is := range map[int]string{32000: "", 1024: "", 1000: `"max_tokens":524,`, 600: `"max_tokens":524,`, 20: `"max_tokens":20,`} {
+		o.Sampling.MaxTokens = want
+		o.Body = make([]byte, 700)
+		if _, err := s.Sample(t.Context(), o, nil); err != nil || !strings.Contains(sent, is) || strings.Contains(sent, "max_tokens") != (is != "") {
+			t.Errorf("%d: %v, sent %s", want, err, sent)
+		}
+	}
+	if n, err := s.Count(t.Context(), o); err != nil || n != 500 {
+		t.Errorf("counted %d, %v", n, err)
+	}
+	o.Prompt = &call.Prompt{Text: "say hi"}
+	if n, err := s.Count(t.Context(), o); err != nil || n != 6 {
+		t.Errorf("counted %d, %v", n, err)
+	}
+}
+
+func TestAServerThatDoesNotCount(t *testing.T) {
+	s, ep, _ := upstream(t, chat.Options{}, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+	if _, err := s.Count(t.Context(), foreign(ep)); fulgur.KindOf(err) != fulgur.KindUnsupported {
+		t.Errorf("%v", err)
 	}
 }
