@@ -340,3 +340,39 @@ func TestRulesAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// GW-22: a model's endpoints are replaced while a call is under way. It ends
+// where it began, and is on record with the version of its admission; the next
+// one goes to the new ones.
+func TestEndpointsReplacedUnderACall(t *testing.T) {
+	began, goOn := make(chan struct{}), make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(began)
+		<-goOn
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, goodAnswer)
+	}))
+	defer slow.Close()
+	next := newUpstreamModel(t)
+	ep := func(url string, v fulgur.PolicyVersion) []fulgur.Endpoint {
+		return []fulgur.Endpoint{{Model: "policy", Kind: fulgur.EndpointChat, URL: url, Version: v}}
+	}
+	h := newHouse(t, func(_ *gateway.Options, b *book) { b.endpoints = ep(slow.URL+"/v1", 1) })
+	first := make(chan reply)
+	go func() { first <- h.chat(t, agentKey, hi) }()
+	<-began
+	h.mu.Lock()
+	h.endpoints = ep(next.url, 2)
+	h.mu.Unlock()
+	if got := h.chat(t, agentKey, `{"model":"policy","messages":[{"role":"user","content":"again"}]}`); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	close(goOn)
+	if got := <-first; got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	all := h.all()
+	if len(all) != 2 || all[0].Version() != 2 || all[1].Version() != 1 || all[1].Endpoint.URL != slow.URL+"/v1" {
+		t.Errorf("on record: %+v", all)
+	}
+}
