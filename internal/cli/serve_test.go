@@ -79,6 +79,33 @@ func TestServeRun(t *testing.T) {
 	if events := strings.Count(answer, "data: "); status != 200 || events < 3 || !strings.HasSuffix(answer, "data: [DONE]\n\n") {
 		t.Errorf("streamed: status %d: %s", status, answer)
 	}
+	raw := `{"model":"tiny","prompt":"<|im_start|>user\nTom has 3 pens.<|im_end|>\n<|im_start|>assistant\n","temperature":0,"max_tokens":8,"logprobs":1,"return_token_ids":true,"stream":STREAM}`
+	status, answer = ask(t, url+"/v1/completions", "K", strings.Replace(raw, "STREAM", "false", 1))
+	var completion struct {
+		Choices []struct {
+			Text      string
+			TokenIDs  []int `json:"token_ids"`
+			PromptIDs []int `json:"prompt_token_ids"`
+			LogProbs  struct {
+				TokenLogProbs []float64 `json:"token_logprobs"`
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &completion); err != nil || status != 200 || len(completion.Choices) != 1 {
+		t.Fatalf("a raw prompt: status %d: %s", status, answer)
+	}
+	if c := completion.Choices[0]; len(c.TokenIDs) == 0 || len(c.PromptIDs) == 0 || len(c.LogProbs.TokenLogProbs) != len(c.TokenIDs) {
+		t.Errorf("a raw prompt: %s", answer)
+	}
+	if status, answer = ask(t, url+"/v1/completions", "K", strings.Replace(raw, "STREAM", "true", 1)); status != 200 || strings.Count(answer, `"text"`) < 2 || !strings.HasSuffix(answer, "data: [DONE]\n\n") {
+		t.Errorf("a raw prompt, streamed: status %d: %s", status, answer)
+	}
+	if status, answer = ask(t, url+"/v1/completions", "K", `{"prompt":["a","b"]}`); status != 400 || !strings.Contains(answer, "2 prompts") {
+		t.Errorf("two prompts: status %d: %s", status, answer)
+	}
+	if status, answer = ask(t, url+"/v1/completions", "K", `{"prompt":"a","echo":true}`); status != 400 || !strings.Contains(answer, "echo") {
+		t.Errorf("echo: status %d: %s", status, answer)
+	}
 	if status, answer = ask(t, url+"/v1/chat/completions", "wrong", body); status != 401 {
 		t.Errorf("with a wrong key: status %d: %s", status, answer)
 	}
