@@ -180,6 +180,27 @@ func TestInexactAnswers(t *testing.T) {
 	}
 }
 
+// GW-01: a tool parser swallowed the ids of a streamed call's chunks. The client
+// gets its stream, and the call does not train.
+func TestSwallowedTokens(t *testing.T) {
+	piece := func(more string) string {
+		return `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{}"}}]}` + more + `}]}` + "\n\n"
+	}
+	probs := func(n int) string {
+		return `,"logprobs":{"content":[` + strings.TrimSuffix(strings.Repeat(`{"logprob":-1},`, n), ",") + `]}`
+	}
+	h, _ := chatHouse(t, events(`data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2]}`+"\n\n",
+		piece(`,"token_ids":[1,2,3,4,5]`+probs(5)), piece(""), piece(`,"token_ids":[6,7,8,9,10,11]`+probs(6)), piece(""), piece(`,"finish_reason":"tool_calls"`),
+		`data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":27}}`+"\n\n", "data: [DONE]\n\n"))
+	got := h.chat(t, agentKey, hiStream)
+	if got.status != 200 || strings.Count(got.body, "tool_calls") != 6 || !strings.HasSuffix(got.body, "data: [DONE]\n\n") {
+		t.Errorf("client got %d %s", got.status, got.body)
+	}
+	if c := h.last(t); c.Trainable || fmt.Sprint(c.Untrainable) != "["+fulgur.UntrainableCount+"]" || len(c.SampledIDs) != 11 || c.Usage.CompletionTokens != 27 {
+		t.Errorf("record: %v, %d ids, %+v", c.Untrainable, len(c.SampledIDs), c.Usage)
+	}
+}
+
 // GW-17, GW-18: encodings agree with headers; what is not JSON keeps status,
 // type and body, and is marked.
 func TestOddBodies(t *testing.T) {

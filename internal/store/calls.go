@@ -31,6 +31,7 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 			return err
 		}
 		ch = s.chains.of(chainKey{row.num, c.Attempt})
+		ch.recall(func() *tip { return s.newestTip(ctx, c.Rollout, ch.key) })
 	}
 	t := s.codec.textOf(c)
 	told := ch.tell(&t)
@@ -194,32 +195,57 @@ func (s *Store) Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error)
 	if err != nil {
 		return c, s.fail(op, err)
 	}
-	t, err := s.readAlone(ctx, cols)
+	t, _, err := s.readAlone(ctx, cols)
 	if err == nil {
 		err = s.codec.decode(&c, cols, t, nil)
 	}
 	return c, s.fail(op, err)
 }
 
+// maxRecalled is the longest chain that is gone on with. A longer one, as it comes
+// from attempts that are forgotten at each of their calls, ends.
+const maxRecalled = 64
+
+// newestTip reads the newest call of an attempt as a tip; nil if there is none,
+// or it can't be told against: then the next call stands for itself.
+func (s *Store) newestTip(ctx context.Context, id fulgur.RolloutID, k chainKey) *tip {
+	if s.noCalls(id, k.attempt) {
+		return nil
+	}
+	t, cols := &tip{}, &columns{}
+	err := s.queries.newest.QueryRowContext(ctx, k.num, string(k.attempt)).Scan((*int64)(&t.seq), &cols.base, (*[]byte)(&cols.prompt), (*[]byte)(&cols.bodies))
+	if err != nil {
+		return nil
+	}
+	read, over, err := s.readAlone(ctx, cols)
+	if err != nil || over > maxRecalled {
+		return nil
+	}
+	if t.text, err = located(read); err != nil {
+		return nil
+	}
+	return t
+}
+
 // readAlone builds the text of a row from those that it is told against, the
-// earliest first.
-func (s *Store) readAlone(ctx context.Context, cols *columns) (t text, err error) {
+// earliest first; over is how many.
+func (s *Store) readAlone(ctx context.Context, cols *columns) (t text, over int, err error) {
 	todo := []*columns{cols}
 	for at := cols.base.Int64; at != 0; {
 		of := &columns{}
 		err := s.queries.base.QueryRowContext(ctx, at).Scan(&of.base, (*[]byte)(&of.prompt), (*[]byte)(&of.bodies))
 		if err != nil {
-			return t, fmt.Errorf("reading its base, the call at %d: %w", at, err)
+			return t, 0, fmt.Errorf("reading its base, the call at %d: %w", at, err)
 		}
 		if of.base.Int64 >= at {
-			return t, errDelta // a chain goes back only
+			return t, 0, errDelta // a chain goes back only
 		}
 		todo, at = append(todo, of), of.base.Int64
 	}
 	for i := len(todo) - 1; i >= 0 && err == nil; i-- {
 		t, err = s.codec.read(todo[i], t)
 	}
-	return t, err
+	return t, len(todo) - 1, err
 }
 
 // scanCall reads a row: the call without its large parts, and the columns of

@@ -53,7 +53,8 @@ type chain struct {
 	key  chainKey
 	mu   sync.Mutex
 	tips []*tip
-	size int // as chains counts it; under the mutex of chains
+	read bool // that the record was asked for a tip
+	size int  // as chains counts it; under the mutex of chains
 }
 
 type chainKey struct {
@@ -167,6 +168,22 @@ func (ch *chain) clear(free func(*tip)) {
 		free(t)
 	}
 	ch.tips = nil
+}
+
+// recall gives a chain without a tip, of an attempt that called before a restart
+// or too long ago, the one that read finds on record: nil for none.
+func (ch *chain) recall(read func() *tip) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.read || len(ch.tips) > 0 {
+		return
+	}
+	ch.read = true
+	if t := read(); t != nil {
+		t.stand()
+		t.recorded(t.seq)
+		ch.tips = []*tip{t}
+	}
 }
 
 // told is a call's text as it is kept.

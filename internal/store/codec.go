@@ -242,17 +242,9 @@ func (c *codec) decode(call *fulgur.Call, cols *columns, t text, before []fulgur
 	if call.PromptIDs = nil; cols.prompt != nil {
 		call.PromptIDs = fromInt32s(t.ids)
 	}
-	plain := t.body
-	var parts [bodyParts][]byte
-	for i := 0; i < bodyParts && len(plain) > 0; i++ {
-		n, w := binary.Uvarint(plain)
-		if w <= 0 || n > uint64(len(plain)-w) {
-			return fmt.Errorf("decoding the bodies of call %s: section %d is cut", call.ID, i)
-		}
-		if n > 0 {
-			parts[i] = plain[w : w+int(n) : w+int(n)]
-		}
-		plain = plain[w+int(n):]
+	parts, err := sections(t.body)
+	if err != nil {
+		return fmt.Errorf("decoding the bodies of call %s: %w", call.ID, err)
 	}
 	call.Request, call.Sent, call.Response, call.RoutedExperts = parts[partRequest], parts[partSent], parts[partResponse], parts[partExperts]
 	said, err := readTurns(parts[partTurns], before)
@@ -261,6 +253,51 @@ func (c *codec) decode(call *fulgur.Call, cols *columns, t text, before []fulgur
 	}
 	call.Messages, call.Tools, call.Reply = said.Messages, said.Tools, said.Reply
 	return nil
+}
+
+// sections cuts a body into its parts; nil for an empty one.
+func sections(body []byte) (parts [bodyParts][]byte, err error) {
+	for i := 0; i < bodyParts && len(body) > 0; i++ {
+		n, w := binary.Uvarint(body)
+		if w <= 0 || n > uint64(len(body)-w) {
+			return parts, fmt.Errorf("section %d is cut", i)
+		}
+		if n > 0 {
+			parts[i] = body[w : w+int(n) : w+int(n)]
+		}
+		body = body[w+int(n):]
+	}
+	return parts, nil
+}
+
+// located is a text that was read, as textOf would have built it: the next call
+// of its attempt can be told against it.
+func located(t text) (text, error) {
+	parts, err := sections(t.body)
+	if err != nil {
+		return t, err
+	}
+	at := 0
+	for i, p := range parts {
+		if t.parts[i] = at; at < len(t.body) {
+			at += len(binary.AppendUvarint(nil, uint64(len(p)))) + len(p)
+		}
+	}
+	t.parts[bodyParts] = at
+	r := &cutter{b: parts[partTurns]}
+	if len(r.b) > 0 && r.b[0] == turnsFormat {
+		end := t.parts[partTurns+1]
+		r.b = r.b[1:]
+		n := r.count()
+		t.said[0] = end - len(r.b)
+		for ; n > 0 && !r.bad; n-- {
+			r.message(&fulgur.Message{})
+		}
+		if t.said[1] = end - len(r.b); r.bad {
+			return t, errTurns
+		}
+	}
+	return t, nil
 }
 
 // nil and empty differ: no ids is not the same as an empty list of them.

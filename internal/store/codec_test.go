@@ -59,6 +59,11 @@ func FuzzDecode(f *testing.F) {
 		if err == nil && c.decode(&call, cols, got, nil) == nil && len(call.PromptIDs) != len(got.ids)/4 {
 			t.Errorf("%d ids of %d bytes", len(call.PromptIDs), len(got.ids))
 		}
+		if err == nil {
+			if l, err := located(got); err == nil && (l.said[0] > l.said[1] || l.said[1] > len(l.body) || l.parts[bodyParts] > len(l.body)) {
+				t.Errorf("located at %v and %v of %d bytes", l.said, l.parts, len(l.body))
+			}
+		}
 	})
 }
 

@@ -18,7 +18,7 @@ type queries struct {
 	byID, num, page, changed, tries       *sql.Stmt
 	credential, completions               *sql.Stmt
 	callsOf, callByID, eventsOf, callsAll *sql.Stmt
-	recorded, base                        *sql.Stmt
+	recorded, base, newest                *sql.Stmt
 }
 
 // callColumns selects what scanCall reads, and more columns first.
@@ -50,6 +50,7 @@ func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error)
 			GROUP BY attempt ORDER BY min(seq)`},
 		{&q.callByID, callColumns("") + ` WHERE c.call = ?`},
 		{&q.base, `SELECT base, prompt_ids, bodies FROM calls WHERE seq = ?`},
+		{&q.newest, `SELECT seq, base, prompt_ids, bodies FROM calls WHERE num = ? AND attempt = ? AND base IS NOT NULL ORDER BY seq DESC LIMIT 1`},
 		{&q.eventsOf, `SELECT seq, attempt, type, data, unused, at FROM events WHERE num = ? ORDER BY seq`},
 	} {
 		s, err := db.PrepareContext(ctx, d.Rebind(p.q))

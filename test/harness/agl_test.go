@@ -13,7 +13,6 @@ func TestAgentLightning(t *testing.T) {
 	needHarness(t, false)
 	g := startGateway(t)
 	m := newModel(t, "", []step{{text: "One turn."}, {text: "Another turn."}}, nil)
-	t.Setenv("HARNESS_MODEL", modelName)
 	out := runScript(t, "agentlightning", 2*time.Minute, g.url, serverKey, t.TempDir(), m.URL)
 	for _, part := range []string{"client", "local controller and rollout managers", "pause, drain, resume", "Kubernetes controller", "cursor"} {
 		if !strings.Contains(out, "ok: "+part+"\n") {

@@ -154,7 +154,7 @@ func runScript(t *testing.T, name string, limit time.Duration, args ...string) s
 	c := exec.CommandContext(ctx, filepath.Join("run", name+".sh"), args...)
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
-	c.Env = os.Environ()
+	c.Env = append(os.Environ(), "HARNESS_MODEL="+modelName)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 5 * time.Second
