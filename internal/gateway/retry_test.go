@@ -312,3 +312,45 @@ func TestRetryOfARelayedAnswer(t *testing.T) {
 }
 
 func readCloser(s string) io.ReadCloser { return io.NopCloser(strings.NewReader(s)) }
+
+// A retry by header joins a call that is held; the first client may leave then.
+func TestRetryOfAHeldCall(t *testing.T) {
+	h := newHouse(t, fastBeat)
+	h.slow(30)
+	h.gen.Delay = 0
+	h.pause(t, fulgur.PauseRequest{Owner: "x"})
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		post(t, ctx, h.url+"/openai/v1/chat/completions", agentKey, hiStream)
+	}()
+	eventually(t, "it is held", func() bool { return h.held(t) == 1 })
+	again := make(chan *http.Response, 1)
+	go func() {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/openai/v1/chat/completions", strings.NewReader(hi))
+		req.Header.Set("Authorization", "Bearer "+agentKey)
+		req.Header.Set("X-Stainless-Retry-Count", "2")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+		}
+		again <- resp
+	}()
+	resp := <-again // signs of life
+	cancel()
+	<-first
+	time.Sleep(50 * time.Millisecond)
+	if h.held(t) != 1 {
+		t.Error("the retry is not held any more")
+	}
+	h.resume(t)
+	b, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if !text(reply{resp.StatusCode, resp.Header, strings.TrimSpace(string(b)), err}) || h.gen.Calls() != 1 {
+		t.Errorf("%d %q %v, %d generations", resp.StatusCode, b, err, h.gen.Calls())
+	}
+	if c := h.last(t); c.Joined != 1 || c.Fate != fulgur.FateDelivered || !c.Trainable {
+		t.Errorf("record: %+v", c)
+	}
+}
