@@ -130,8 +130,8 @@ func (h *harness) check(t *testing.T, m *model, calls []fulgur.Call) {
 			return slices.Equal(c.SampledIDs, append(m.tok.Encode(nil, s.written()), m.end))
 		})
 		if at < 0 {
-			if c.Trainable && h.aside > 0 && i < h.aside {
-				t.Logf("call %d is not of the task, and trains", i)
+			if c.Trainable || c.Auxiliary == "" {
+				t.Errorf("call %d is not of the task: trainable %t, auxiliary %q", i, c.Trainable, c.Auxiliary)
 			}
 			continue
 		}
