@@ -1,7 +1,10 @@
 package gateway_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +22,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/engine/embedded"
 	"github.com/fulgur-rl/fulgur/internal/engine/serve"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/openaichat"
 	"github.com/fulgur-rl/fulgur/internal/gateway/render"
@@ -33,9 +37,10 @@ const calcModel = "../../examples/calc/model"
 // realHouse is a gateway on the embedded engine with the demo's model, the real
 // renderer and a SQLite store.
 type realHouse struct {
-	store *store.Store
-	url   string
-	ep    fulgur.Endpoint
+	store  *store.Store
+	tokens *tokens.Sampler
+	url    string
+	ep     fulgur.Endpoint
 }
 
 func newRealHouse(t testing.TB, remote bool) *realHouse {
@@ -75,6 +80,7 @@ func newRealHouse(t testing.TB, remote bool) *realHouse {
 		t.Fatal(err)
 	}
 	tok := tokens.New(opt)
+	h.tokens = tok
 	g := gateway.New(gateway.Options{Directory: st, Models: st, Records: st, Dialects: []dialect.Dialect{openaichat.Dialect{}},
 		Samplers: map[fulgur.EndpointKind]sampler.Sampler{fulgur.EndpointTokens: tok}, ServerKey: serverKey, Metrics: prometheus.NewRegistry()})
 	srv := httptest.NewServer(g)
@@ -187,6 +193,45 @@ func TestRealModel(t *testing.T) {
 			before := append(append([]int32(nil), calls[j-1].PromptIDs...), calls[j-1].SampledIDs...)
 			if len(c.PromptIDs) < len(before) || !cmp.Equal(before, c.PromptIDs[:len(before)]) {
 				t.Errorf("variant %d, call %d does not go on from the tokens before", i, j)
+			}
+		}
+	}
+}
+
+// A call of the real model that is cut off at any of its tokens goes on to the
+// answer that an uncut one gives: greedy, in process and over HTTP.
+func TestRealModelGoesOn(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		h := newRealHouse(t, remote)
+		o := call.Order{Request: &call.Request{N: 1, Messages: []fulgur.Message{{Role: "user", Content: "Ann has 19 jars. Ann gets 5 more. How many jars?"}}},
+			Call: "c", Endpoint: h.ep, Sampling: fulgur.Sampling{MaxTokens: 48}}
+		want, err := h.tokens.Sample(t.Context(), &o, nil)
+		if err != nil || len(want.SampledIDs) < 2 {
+			t.Fatalf("%+v %v", want, err)
+		}
+		for cut := range len(want.SampledIDs) {
+			ctx, cancel := context.WithCancel(t.Context())
+			errCut := errors.New("cut")
+			n := 0
+			before, err := h.tokens.Sample(ctx, &o, func(d call.Delta) error {
+				if n += len(d.Tokens); n > cut {
+					return errCut
+				}
+				return nil
+			})
+			cancel()
+			if !errors.Is(err, errCut) {
+				t.Fatal(err)
+			}
+			rest := o
+			rest.Resume = before
+			got, err := h.tokens.Sample(t.Context(), &rest, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near := cmp.Comparer(func(a, b float32) bool { return math.Abs(float64(a-b)) < 1e-4 })
+			if d := cmp.Diff(want.SampledIDs, got.SampledIDs); d != "" || !cmp.Equal(want.LogProbs, got.LogProbs, near) || got.Finish != want.Finish || !got.Reply.Same(*want.Reply) {
+				t.Errorf("remote %t, cut after %d: %q %q\n%s", remote, len(before.SampledIDs), want.Reply, got.Reply, d)
 			}
 		}
 	}
