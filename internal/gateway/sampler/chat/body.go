@@ -33,7 +33,15 @@ func (s *Sampler) splice(o *call.Order) ([]byte, error) {
 		}
 		fields = append(fields, chatwire.Field{Key: key, Value: strconv.AppendInt(nil, int64(o.CapTokens), 10)})
 	}
-	if o.Stream && !o.IncludeUsage { // the record needs it; the dialect keeps it from the client
+	switch {
+	case o.Stream && s.asksExperts(o):
+		// vLLM's chunks have no routed experts: the answer comes whole, and the
+		// dialect makes a stream of it.
+		fields = append(fields, chatwire.Field{Key: "stream", Value: []byte("false")})
+		if chatwire.Get(o.Body, "stream_options") != nil { // goes with streams only
+			fields = append(fields, chatwire.Field{Key: "stream_options", Value: []byte("null")})
+		}
+	case o.Stream && !o.IncludeUsage: // the record needs it; the dialect keeps it from the client
 		opts := chatwire.Get(o.Body, "stream_options")
 		if len(opts) == 0 || opts[0] != '{' {
 			opts = []byte("{}")
@@ -107,7 +115,7 @@ func (s *Sampler) convert(ctx context.Context, o *call.Order) ([]byte, error) {
 	if s.asksExperts(o) {
 		b = append(b, `,"return_routed_experts":true`...)
 	}
-	if o.Stream {
+	if o.Stream && !s.asksExperts(o) {
 		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	}
 	return append(b, '}'), nil
@@ -131,8 +139,12 @@ func appendMessage(b []byte, m *fulgur.Message) []byte {
 			b = chatwire.AppendString(b, value)
 		}
 	}
+	role := m.Role
+	if role == "developer" { // templates of open models drop or refuse it
+		role = "system"
+	}
 	b = append(b, `{"role":`...)
-	b = chatwire.AppendString(b, m.Role)
+	b = chatwire.AppendString(b, role)
 	b = append(b, `,"content":`...)
 	if m.Content == "" && len(m.ToolCalls) > 0 {
 		b = append(b, "null"...)

@@ -70,6 +70,7 @@ func foreign(ep fulgur.Endpoint) *call.Order {
 	return &call.Order{Request: &call.Request{Body: []byte(`{"system":"x"}`), Dialect: "anthropic", N: 1, Wishes: call.Wishes{Seed: &seed},
 		Messages: []fulgur.Message{
 			{Role: "system", Content: "be \"brief\""},
+			{Role: "developer", Content: "be kind"},
 			{Role: "user", Content: "add 1"},
 			{Role: "assistant", Reasoning: "hm", ToolCalls: []fulgur.ToolCall{{ID: "k1", Name: "add", Arguments: `{"z": 1, "a":2}`}}},
 			{Role: "tool", ToolCallID: "k1", Name: "add", Content: "3"},
@@ -96,7 +97,7 @@ func TestConvertedRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"model":"policy","messages":[{"role":"system","content":"be \"brief\""},{"role":"user","content":"add 1"},` +
+	want := `{"model":"policy","messages":[{"role":"system","content":"be \"brief\""},{"role":"system","content":"be kind"},{"role":"user","content":"add 1"},` +
 		`{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"k1","type":"function","function":{"name":"add","arguments":"{\"z\": 1, \"a\":2}"}}]},` +
 		`{"role":"tool","content":"3","tool_call_id":"k1","name":"add"},{"role":"assistant","content":"so"},{"role":"user","content":""}],` +
 		`"tools":[{"type":"function","function":{"name":"add","description":"adds","parameters":{"type":"object","z":98765432109876543210,"a":{}}}},{"type":"function","function":{"name":"none"}}],` +

@@ -124,33 +124,41 @@ func TestSwallowedTokens(t *testing.T) {
 	}
 }
 
-// R3: routed experts are asked for in training only, and what comes is in no
-// other field, streamed or not.
+// R3: routed experts are asked for in training only, unstreamed, for vLLM's chunks
+// have none; what comes is in no other field, and the client gets its stream.
 func TestRoutedExperts(t *testing.T) {
+	whole := strings.Replace(fine, `"token_ids":[2]`, `"token_ids":[2],"routed_experts":[[0],[1]]`, 1)
 	chunk := `data: {"choices":[{"index":0,"delta":{"content":"ok"},"finish_reason":"stop","token_ids":[2],"routed_experts":[[0],[1]]}]}` + "\n\n"
-	for is, body := range map[string]string{"whole": strings.Replace(fine, `"token_ids":[2]`, `"token_ids":[2],"routed_experts":[[0],[1]]`, 1), "stream": chunk} {
-		s, ep, asked := upstream(t, chat.Options{RoutedExperts: true}, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", map[string]string{"whole": "application/json", "stream": "text/event-stream"}[is])
-			_, _ = io.WriteString(w, body)
-		})
-		for _, mode := range []fulgur.Mode{fulgur.ModeTrain, fulgur.ModeVal} {
-			o := samplertest.Order(ep, "hi", is == "stream")
-			o.Mode = mode
-			var emit func(call.Delta) error
-			if o.Stream {
-				emit = func(d call.Delta) error {
-					if strings.Contains(string(d.Raw), "experts") {
-						t.Errorf("the client gets %s", d.Raw)
+	for _, dialect := range []string{"openai-chat", "anthropic"} {
+		for _, stream := range []bool{false, true} {
+			for _, mode := range []fulgur.Mode{fulgur.ModeTrain, fulgur.ModeVal} {
+				streamed := stream && mode == fulgur.ModeVal
+				s, ep, asked := upstream(t, chat.Options{RoutedExperts: true}, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Type", map[bool]string{false: "application/json", true: "text/event-stream"}[streamed])
+					_, _ = io.WriteString(w, map[bool]string{false: whole, true: chunk}[streamed])
+				})
+				o := samplertest.Order(ep, "hi", stream)
+				o.Mode, o.Dialect = mode, dialect
+				o.Body = append(o.Body[:len(o.Body)-1], `,"stream_options":{"include_usage":true}}`...)
+				shown := 0
+				var emit func(call.Delta) error
+				if stream {
+					emit = func(d call.Delta) error {
+						if shown++; strings.Contains(string(d.Raw), "experts") {
+							t.Errorf("the client gets %s", d.Raw)
+						}
+						return nil
 					}
-					return nil
 				}
-			}
-			res, err := s.Sample(t.Context(), o, emit)
-			if err != nil || string(res.Experts) != "[[0],[1]]" || strings.Contains(string(res.Raw), "experts") {
-				t.Errorf("%s: %v, %s, %s", is, err, res.Experts, res.Raw)
-			}
-			if got := asked.take(); strings.Contains(got[0], `"return_routed_experts":true`) != (mode == fulgur.ModeTrain) {
-				t.Errorf("%s: asked %s", mode, got[0])
+				res, err := s.Sample(t.Context(), o, emit)
+				if err != nil || string(res.Experts) != "[[0],[1]]" || strings.Contains(string(res.Raw), "experts") || stream != (shown > 0) || res.Reply.Content != "ok" {
+					t.Errorf("%s, stream %t, %s: %v, %s, %s", dialect, stream, mode, err, res.Experts, res.Raw)
+				}
+				got := asked.take()[0]
+				if strings.Contains(got, `"return_routed_experts":true`) != (mode == fulgur.ModeTrain) || strings.Contains(got, `"stream":true`) != streamed ||
+					stream && mode == fulgur.ModeTrain && strings.Contains(got, "include_usage") {
+					t.Errorf("%s, stream %t, %s: asked %s", dialect, stream, mode, got)
+				}
 			}
 		}
 	}
