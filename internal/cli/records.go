@@ -21,6 +21,7 @@ type records interface {
 	Rollout(ctx context.Context, id fulgur.RolloutID) (fulgur.Rollout, error)
 	Attempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.Attempt, error)
 	Calls(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Call, error)
+	Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error)
 	Events(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Event, error)
 	Close() error
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +32,7 @@ type record struct {
 	records
 	run   fulgur.RunID
 	lines map[fulgur.RolloutID]trainer.RolloutLine // what became of each rollout; only a folder has them
+	model fs.FS                                    // the run's; nil where it isn't known
 }
 
 func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
@@ -63,6 +66,9 @@ func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
 	for _, l := range lines {
 		r.lines[l.ID] = l
 	}
+	if r.model, err = modelFiles(file.Model, file.Dir); err != nil {
+		r.model = nil // moved since; the record can be read without it
+	}
 	r.records, err = openRecords(c.Context(), dir)
 	return r, err
 }
@@ -70,7 +76,7 @@ func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
 func (a *app) rolloutsCommand() *cobra.Command {
 	var f recordFlags
 	parent := &cobra.Command{
-		Use: "rollouts", Short: "look at rollouts: list, show", GroupID: "look",
+		Use: "rollouts", Short: "look at rollouts: list, show, tail", GroupID: "look",
 		Example: "  fulgur rollouts list --run runs/demo --state failed\n  fulgur rollouts show train-0-17-3-… --run runs/demo",
 	}
 	f.register(parent)
@@ -90,8 +96,74 @@ func (a *app) rolloutsCommand() *cobra.Command {
 		Example: `  fulgur rollouts show train-0-17-3-… --run runs/demo      # an id of fulgur rollouts list`,
 		RunE:    func(c *cobra.Command, args []string) error { return a.showRollout(c, f, fulgur.RolloutID(args[0])) },
 	}
-	parent.AddCommand(list, show)
+	tail := &cobra.Command{
+		Use: "tail", Short: "one line whenever a rollout starts, ends or gets its reward, until stopped", Args: cobra.NoArgs,
+		Example: `  fulgur rollouts tail --run runs/demo
+  fulgur rollouts tail --server http://127.0.0.1:8080 --key KEY --json`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.tailRollouts(c, f) },
+	}
+	parent.AddCommand(list, show, tail)
 	return parent
+}
+
+// tailRollouts follows a run that a live process has open.
+func (a *app) tailRollouts(c *cobra.Command, f recordFlags) (err error) {
+	rec, err := a.openRecord(c, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rec.Close()) }()
+	live, ok := rec.records.(*client.Client)
+	if !ok {
+		return fulgur.E(fulgur.KindConflict, "follow run "+string(rec.run), "it isn't running, so nothing new will come: look at it with `fulgur rollouts list`", nil)
+	}
+	ctx := c.Context()
+	at, err := live.Head(ctx)
+	if err != nil {
+		return err
+	}
+	a.say("following run %s; Ctrl-C ends it", rec.run)
+	for {
+		changes, err := live.Changes(ctx, rec.run, at)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, ch := range changes {
+			at = ch.Seq
+			if ch.Kind != fulgur.ChangeRollout {
+				continue
+			}
+			r, err := live.Rollout(ctx, ch.Rollout)
+			if fulgur.KindOf(err) == fulgur.KindNotFound {
+				continue // deleted since
+			}
+			if err == nil {
+				err = a.printChanged(&r)
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// printChanged prints a rollout's line of rollouts tail.
+func (a *app) printChanged(r *fulgur.Rollout) error {
+	if a.json {
+		return a.printJSON(r)
+	}
+	end := ""
+	if o := r.Outcome; o != nil {
+		end = fmt.Sprintf("  %s, %s/%s  %s", count(o.Calls, "call"), o.Class, o.Reason, why(r, trainer.RolloutLine{}))
+	}
+	_, err := fmt.Fprintf(a.Stdout, "%s  %s  %s  reward %s%s\n", r.UpdatedAt.Local().Format(time.TimeOnly), r.ID, r.State, number(r.Reward), strings.TrimRight(end, " "))
+	return err
 }
 
 func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit int) (err error) {
@@ -243,8 +315,8 @@ func (a *app) printCalls(calls []fulgur.Call) {
 	seen := 0
 	for i := range calls {
 		c := &calls[i]
-		fmt.Fprintf(a.Stdout, "\ncall %d  %s  %s  %d prompt tokens, %d sampled, policy version %d, %s, %s\n", c.Index, c.Dialect, c.Model,
-			len(c.PromptIDs), len(c.SampledIDs), c.Version(), cmp.Or(c.FinishReason, c.Error), c.Latency.Round(100_000))
+		fmt.Fprintf(a.Stdout, "\ncall %d  %s  %s  %d prompt tokens, %d sampled, policy version %d, %s, %s  (%s)\n", c.Index, c.Dialect, c.Model,
+			len(c.PromptIDs), len(c.SampledIDs), c.Version(), cmp.Or(c.FinishReason, c.Error), c.Latency.Round(100_000), c.ID)
 		from := 0
 		if i > 0 && len(c.Messages) >= seen {
 			from = seen
