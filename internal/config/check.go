@@ -106,7 +106,7 @@ func (c *checker) names() {
 
 // reserved are the variables by which an agent finds its model and its events.
 var reserved = []string{
-	"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY",
+	"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_MODEL",
 	"AGL_OPENAI_BASE_URL", "AGL_EVENT_URL", "AGL_KEY",
 }
 

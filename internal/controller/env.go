@@ -30,7 +30,7 @@ func AgentEnv(base, model string, r fulgur.Rollout, a fulgur.OpenedAttempt) map[
 		"FULGUR_ATTEMPT_ID":   string(a.ID),
 	}
 	if model != "" {
-		env["OPENAI_MODEL"] = model
+		env["OPENAI_MODEL"], env["ANTHROPIC_MODEL"] = model, model // the second is Claude Code's
 	}
 	return env
 }

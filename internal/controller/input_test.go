@@ -65,7 +65,7 @@ func TestAgentEnv(t *testing.T) {
 		"ANTHROPIC_BASE_URL":  "http://h:1/proxy/rollout/a%20b%2Fc/attempt/1/mode/val/anthropic",
 		"AGL_EVENT_URL":       "http://h:1/api/rollouts/a%20b%2Fc/attempt/1/events",
 		"OPENAI_API_KEY":      "secret", "ANTHROPIC_API_KEY": "secret", "AGL_KEY": "secret",
-		"OPENAI_MODEL": "m", "FULGUR_ROLLOUT_ID": "a b/c", "FULGUR_ATTEMPT_ID": "1",
+		"OPENAI_MODEL": "m", "ANTHROPIC_MODEL": "m", "FULGUR_ROLLOUT_ID": "a b/c", "FULGUR_ATTEMPT_ID": "1",
 	}
 	if d := cmp.Diff(want, AgentEnv("http://h:1/", "m", r, a)); d != "" {
 		t.Error(d)
