@@ -75,7 +75,7 @@ test-postgres: ## the store's suite on PostgreSQL (installs it from Debian where
 	test/postgres/run.sh
 
 .PHONY: test-harness
-test-harness: ## the Python agent on the official SDK (installs it into a virtual environment)
+test-harness: ## real SDKs, harnesses and agentlightning against fulgur, in a namespace without a network (HARNESS=all: the heavy ones too)
 	test/harness/run.sh
 
 .PHONY: cross

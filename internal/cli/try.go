@@ -39,10 +39,13 @@ func (a *app) tryCommand() *cobra.Command {
 to the built-in model, a Hugging Face folder (--model), or your own server
 (--upstream). Its calls, tokens and what would train of them are printed.
 
-The program finds the gateway in OPENAI_BASE_URL and OPENAI_API_KEY, and the
-model's name in OPENAI_MODEL. Nothing is trained and nothing is kept.`,
+The program finds the gateway in OPENAI_BASE_URL and OPENAI_API_KEY (chat
+completions, completions, Responses) or in ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY
+(Messages), and the model's name in OPENAI_MODEL and ANTHROPIC_MODEL. Nothing is
+trained and nothing is kept.`,
 		Example: `  fulgur try -- python my_agent.py
   fulgur try --upstream http://127.0.0.1:8000/v1 --upstream-model qwen3 -- python my_agent.py
+  fulgur try --upstream http://127.0.0.1:8000/v1 --upstream-model qwen3 -- claude -p 'Fix the test.' --permission-mode acceptEdits
   QUESTION='Tom has 3 pens. Tom gets 4 more. How many pens?' fulgur try -- ./agent`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -185,7 +188,7 @@ func (j *tryJob) verdict(t tried) string {
 	case t.ExitCode == notStarted && len(t.Calls) == 0:
 		return t.Error
 	case len(t.Calls) == 0:
-		b.WriteString("The agent made no model call: does it read OPENAI_BASE_URL and OPENAI_API_KEY?")
+		b.WriteString("The agent made no model call: does it read OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY?")
 	case t.Trainable == 0:
 		fmt.Fprintf(&b, "%s, and nothing would train.", count(len(t.Calls), "call"))
 	default:

@@ -1,6 +1,11 @@
 package harness
 
 import (
+	"cmp"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,5 +55,49 @@ func TestSDKs(t *testing.T) {
 				t.Errorf("%d calls on record, the model answered %d", good, n)
 			}
 		})
+	}
+}
+
+// cached is a file of an installation (run/lib.sh).
+func cached(name ...string) string {
+	dir := os.Getenv("HARNESS_CACHE")
+	if dir == "" {
+		dir = filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(os.Getenv("HOME"), ".cache")), "fulgur", "harness")
+	}
+	return filepath.Join(append([]string{dir}, name...)...)
+}
+
+// TestTry runs an agent that asks once by each API under fulgur try: all that it
+// asked would train.
+func TestTry(t *testing.T) {
+	needHarness(t, false)
+	m := newModel(t, "add", []step{{text: "never"}}, nil)
+	script, err := filepath.Abs("try_task.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := cli(t, t.TempDir(), "try", "--json", "--upstream", m.URL, "--upstream-model", modelName, "--", cached("sdks", "bin", "python"), "-B", script)
+	var got struct {
+		Calls     []fulgur.Call
+		Samples   []json.RawMessage
+		Trainable int `json:"trainable_tokens"`
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatal(err)
+	}
+	var dialects []string
+	sampled := 0
+	for _, c := range got.Calls {
+		dialects = append(dialects, c.Dialect)
+		sampled += len(c.SampledIDs)
+		if !c.Trainable || c.Reply == nil || c.Reply.Content != aside {
+			t.Errorf("call %d, %s: %v, reply %v", c.Index, c.Dialect, c.Untrainable, c.Reply)
+		}
+	}
+	if want := []string{"openai-chat", "openai-responses", "anthropic-messages", "anthropic-messages"}; !slices.Equal(dialects, want) {
+		t.Errorf("the calls came by %v, want %v", dialects, want)
+	}
+	if got.Trainable != sampled || len(got.Samples) == 0 {
+		t.Errorf("%d trainable tokens in %d samples, %d were sampled", got.Trainable, len(got.Samples), sampled)
 	}
 }
