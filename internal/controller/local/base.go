@@ -112,6 +112,19 @@ func (b *base) sweepNow(alive func(mark string) bool) {
 	}
 }
 
+// halt starts nothing more and stops what runs; false: it had been called.
+func (b *base) halt(r controller.Runner) bool {
+	b.mu.Lock()
+	was := b.closed
+	b.closed = true
+	b.mu.Unlock()
+	keys, _ := r.List(context.Background())
+	for _, k := range keys {
+		_ = r.Stop(context.Background(), k)
+	}
+	return !was
+}
+
 // shut is the common end of both runners' Close: it waits for all that ends,
 // and hears what nobody else listens to any more.
 func (b *base) shut() {

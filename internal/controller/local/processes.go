@@ -212,7 +212,7 @@ func (r *Processes) List(context.Context) ([]plan.Key, error) {
 
 // Close implements controller.Runner.
 func (r *Processes) Close() error {
-	if r.halt() {
+	if r.halt(r) {
 		r.shut()
 	}
 	return nil
@@ -221,19 +221,6 @@ func (r *Processes) Close() error {
 // Kill ends everything by force and at once, for a process that is about to
 // exit; it may be called while Close waits.
 func (r *Processes) Kill() {
-	r.halt()
+	r.halt(r)
 	r.kill()
-}
-
-// halt starts nothing more and stops what runs; false: it had been called.
-func (r *Processes) halt() bool {
-	r.mu.Lock()
-	was := r.closed
-	r.closed = true
-	r.mu.Unlock()
-	keys, _ := r.List(context.Background())
-	for _, k := range keys {
-		_ = r.Stop(context.Background(), k)
-	}
-	return !was
 }

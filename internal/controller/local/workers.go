@@ -374,7 +374,7 @@ func (r *Workers) List(context.Context) ([]plan.Key, error) {
 
 // Close implements controller.Runner.
 func (r *Workers) Close() error {
-	if !r.halt() {
+	if !r.halt(r) {
 		return nil
 	}
 	r.mu.Lock()
@@ -389,21 +389,8 @@ func (r *Workers) Close() error {
 // Kill ends everything by force and at once, for a process that is about to
 // exit; it may be called while Close waits.
 func (r *Workers) Kill() {
-	r.halt()
+	r.halt(r)
 	r.kill()
-}
-
-// halt starts nothing more and stops what runs; false: it had been called.
-func (r *Workers) halt() bool {
-	r.mu.Lock()
-	was := r.closed
-	r.closed = true
-	r.mu.Unlock()
-	keys, _ := r.List(context.Background())
-	for _, k := range keys {
-		_ = r.Stop(context.Background(), k)
-	}
-	return !was
 }
 
 // pipes is a worker's process with its ends.
