@@ -101,6 +101,35 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
+// A stream that ends before its first event harmed nothing, and is tried again;
+// one that has begun, or tells of an error, is not.
+func TestBrokenStreamsAreTriedAgain(t *testing.T) {
+	begun := `data: {"choices":[{"index":0,"delta":{"content":"x"}}]}` + "\n\n"
+	for is, c := range map[string]struct {
+		first string
+		tries int
+		err   bool
+	}{
+		"nothing came":     {": ping\n\n", 2, false},
+		"it had begun":     {begun, 1, true},
+		"it told an error": {`data: {"error":{"code":400}}` + "\n\n", 1, true},
+	} {
+		var n atomic.Int64
+		s, ep, asked := upstream(t, chat.Options{}, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			if n.Add(1) == 1 {
+				_, _ = io.WriteString(w, c.first)
+				return
+			}
+			_, _ = io.WriteString(w, strings.Replace(begun, `"}}`, `"},"finish_reason":"stop"}`, 1)+"data: [DONE]\n\n")
+		})
+		_, err := s.Sample(t.Context(), samplertest.Order(ep, "hi", true), func(call.Delta) error { return nil })
+		if tries := len(asked.take()); tries != c.tries || (err != nil) != c.err {
+			t.Errorf("%s: %d tries, %v", is, tries, err)
+		}
+	}
+}
+
 // GW-01: ids that do not add up to the usage are told as they are, streamed too:
 // the record is then token_count_mismatch.
 func TestSwallowedTokens(t *testing.T) {

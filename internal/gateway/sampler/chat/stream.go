@@ -28,7 +28,8 @@ func (x *exchange) streamed(ctx, try context.Context, resp *http.Response, alive
 		return false, nil
 	case errors.Is(err, errBroken) || errors.Is(err, errUpstreamSaid):
 		x.res.Fault = err.Error()
-		return false, fulgur.E(fulgur.KindUpstream, op(x.o), "Upstream model server broke off its answer", err)
+		again = !began && errors.Is(err, errBroken) // an error that it tells it would tell again
+		return again, fulgur.E(fulgur.KindUpstream, op(x.o), "Upstream model server broke off its answer", err)
 	}
 	return !began, x.failure(ctx, try, err)
 }
