@@ -152,6 +152,7 @@ func appendMessage(b []byte, m *fulgur.Message) []byte {
 		b = chatwire.AppendString(b, m.Content)
 	}
 	field("reasoning_content", m.Reasoning)
+	field("reasoning", m.Reasoning) // what vLLM of today reads, and hands to templates under both names
 	field("tool_call_id", m.ToolCallID)
 	field("name", m.Name)
 	for i, c := range m.ToolCalls {

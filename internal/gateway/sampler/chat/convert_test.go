@@ -98,7 +98,7 @@ func TestConvertedRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"model":"policy","messages":[{"role":"system","content":"be \"brief\""},{"role":"system","content":"be kind"},{"role":"user","content":"add 1"},` +
-		`{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"k1","type":"function","function":{"name":"add","arguments":"{\"z\": 1, \"a\":2}"}}]},` +
+		`{"role":"assistant","content":null,"reasoning_content":"hm","reasoning":"hm","tool_calls":[{"id":"k1","type":"function","function":{"name":"add","arguments":"{\"z\": 1, \"a\":2}"}}]},` +
 		`{"role":"tool","content":"3","tool_call_id":"k1","name":"add"},{"role":"assistant","content":"so"},{"role":"user","content":""}],` +
 		`"tools":[{"type":"function","function":{"name":"add","description":"adds","parameters":{"type":"object","z":98765432109876543210,"a":{}}}},{"type":"function","function":{"name":"none"}}],` +
 		`"tool_choice":{"type":"function","function":{"name":"add"}},"temperature":0.5,"top_p":0.9,"top_k":7,"max_tokens":64,"seed":9,"stop":["\n","END"],` +
