@@ -74,14 +74,59 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 
 // Calls returns the calls of an attempt ("": of all) in order of arrival: by
 // attempt, then by index.
-func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID) ([]fulgur.Call, error) {
-	const op = "list calls"
+func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID) (out []fulgur.Call, err error) {
+	texts := map[int64]text{} // by position: a base comes before what is told against it
+	var before []fulgur.Message
+	err = s.eachCall(ctx, "list calls", id, aid, func(c fulgur.Call, cols *columns) error {
+		t, err := s.codec.read(cols, texts[cols.base.Int64])
+		if err == nil {
+			err = s.codec.decode(&c, cols, t, before)
+		}
+		texts[int64(c.Seq)], before = t, c.Messages
+		out = append(out, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	inOrder(out)
+	return out, nil
+}
+
+// Responses is Calls with the responses and routed experts alone of what is
+// large: without requests, messages, tools and prompt ids.
+func (s *Store) Responses(ctx context.Context, id fulgur.RolloutID, aid fulgur.AttemptID) (out []fulgur.Call, err error) {
+	fronts := map[int64][]byte{}
+	err = s.eachCall(ctx, "list responses", id, aid, func(c fulgur.Call, cols *columns) error {
+		front, err := s.codec.readFront(cols, fronts[cols.base.Int64])
+		if err != nil {
+			return err
+		}
+		parts, err := sections(front)
+		if err == nil {
+			err = s.codec.decodeSmall(&c, cols)
+		}
+		c.Response, c.RoutedExperts = parts[partResponse], parts[partExperts]
+		fronts[int64(c.Seq)] = front
+		out = append(out, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	inOrder(out)
+	return out, nil
+}
+
+// eachCall calls do with the calls of an attempt ("": of all), in order of their
+// positions.
+func (s *Store) eachCall(ctx context.Context, op string, id fulgur.RolloutID, aid fulgur.AttemptID, do func(fulgur.Call, *columns) error) error {
 	if s.noCalls(id, aid) {
-		return nil, nil
+		return nil
 	}
 	num, err := s.number(ctx, op, id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var rows *sql.Rows
 	if aid == "" {
@@ -90,32 +135,19 @@ func (s *Store) Calls(ctx context.Context, id fulgur.RolloutID, aid fulgur.Attem
 		rows, err = s.queries.callsOf.QueryContext(ctx, num, string(aid))
 	}
 	if err != nil {
-		return nil, s.fail(op, err)
+		return s.fail(op, err)
 	}
 	defer rows.Close()
-	var out []fulgur.Call
-	texts := map[int64]text{} // by position: a base comes before what is told against it
-	var before []fulgur.Message
 	for rows.Next() {
 		c, cols, err := scanCall(rows, true)
 		if err != nil {
-			return nil, s.fail(op, err)
+			return s.fail(op, err)
 		}
-		t, err := s.codec.read(cols, texts[cols.base.Int64])
-		if err == nil {
-			err = s.codec.decode(&c, cols, t, before)
+		if err := do(c, cols); err != nil {
+			return s.fail(op, fmt.Errorf("call %s: %w", c.ID, err))
 		}
-		if err != nil {
-			return nil, s.fail(op, fmt.Errorf("call %s: %w", c.ID, err))
-		}
-		texts[int64(c.Seq)], before = t, c.Messages
-		out = append(out, c)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, s.fail(op, err)
-	}
-	inOrder(out)
-	return out, nil
+	return s.fail(op, rows.Err())
 }
 
 // noCalls says whether an attempt surely has no call on record: so it is at

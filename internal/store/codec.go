@@ -65,16 +65,20 @@ type callMeta struct {
 	Auxiliary    string           `json:"auxiliary,omitempty"`
 }
 
-// The sections of a call's bodies, in order. Bodies are kept as the bytes that
-// came, JSON or not. A record of an older binary may have fewer.
+// The sections of a call's bodies, in order: what a trainer reads of many calls
+// is in front. Bodies are kept as the bytes that came, JSON or not. A record of an
+// older binary may have fewer.
 const (
-	partRequest = iota
+	partExperts  = iota // routed experts
+	partResponse        // the last one of front
+	partRequest
 	partSent
-	partResponse
-	partTurns   // messages, tools and reply
-	partExperts // routed experts
+	partTurns // messages, tools and reply
 	bodyParts
 )
+
+// Schema 1 had these.
+var oldParts = [...]int{partRequest, partSent, partResponse, partTurns}
 
 type turns struct {
 	Messages []fulgur.Message `json:"m,omitempty"`
@@ -107,7 +111,7 @@ func (c *codec) textOf(call *fulgur.Call) text {
 	var t text
 	body, turnBuf := c.buf(), c.buf()
 	turnBuf, from, to := appendTurns(turnBuf, &turns{call.Messages, call.Tools, call.Reply})
-	for i, p := range [bodyParts][]byte{call.Request, call.Sent, call.Response, turnBuf, call.RoutedExperts} {
+	for i, p := range [bodyParts][]byte{partExperts: call.RoutedExperts, partResponse: call.Response, partRequest: call.Request, partSent: call.Sent, partTurns: turnBuf} {
 		t.parts[i] = len(body)
 		body = binary.AppendUvarint(body, uint64(len(p)))
 		body = append(body, p...)
@@ -163,6 +167,15 @@ func (c *codec) pack(ps []piece, text []byte) []byte {
 
 // unpack builds the text that pack was given, from its base.
 func (c *codec) unpack(base, packed []byte) ([]byte, error) {
+	delta, err := c.expand(packed)
+	if err != nil {
+		return nil, err
+	}
+	return apply(base, delta)
+}
+
+// expand undoes the compression of a delta.
+func (c *codec) expand(packed []byte) ([]byte, error) {
 	if len(packed) == 0 {
 		return nil, errDelta
 	}
@@ -183,10 +196,42 @@ func (c *codec) unpack(base, packed []byte) ([]byte, error) {
 	default:
 		err = fmt.Errorf("form %d is unknown: a newer fulgur wrote it", packed[0])
 	}
+	return delta, err
+}
+
+// readFront is read for the sections up to the response alone, from those of the
+// base.
+func (c *codec) readFront(cols *columns, base []byte) (front []byte, err error) {
+	if !cols.base.Valid {
+		body, err := c.dec.DecodeAll(cols.bodies, nil)
+		if err != nil {
+			return nil, err
+		}
+		parts, err := sections(body)
+		response := parts[slices.Index(oldParts[:], partResponse)]
+		return append(binary.AppendUvarint([]byte{0}, uint64(len(response))), response...), err
+	}
+	delta, err := c.expand(cols.bodies)
 	if err != nil {
 		return nil, err
 	}
-	return apply(base, delta)
+	return applyFront(base, delta, frontLen)
+}
+
+// frontLen is how long the sections up to the response are, as far as b's front
+// says: one byte more than there is, where its end tells nothing yet.
+func frontLen(b []byte) (n int) {
+	for range partResponse + 1 {
+		size, w := binary.Uvarint(b[min(n, len(b)):])
+		switch {
+		case w == 0:
+			return max(n, len(b)) + 1
+		case w < 0 || size > maxText:
+			return len(b) // damaged: sections says so
+		}
+		n += w + int(size)
+	}
+	return n
 }
 
 func (c *codec) buf() []byte { return (*c.bufs.Get().(*[]byte))[:0] }
@@ -223,6 +268,37 @@ func (c *codec) read(cols *columns, base text) (t text, err error) {
 // decode fills the large parts of call, which then share the memory of t, and of
 // the messages of a call before where they are the same.
 func (c *codec) decode(call *fulgur.Call, cols *columns, t text, before []fulgur.Message) error {
+	if err := c.decodeSmall(call, cols); err != nil {
+		return err
+	}
+	if len(t.ids)%4 != 0 {
+		return fmt.Errorf("decoding call %s: the length of its prompt ids is no multiple of 4", call.ID)
+	}
+	if call.PromptIDs = nil; cols.prompt != nil {
+		call.PromptIDs = fromInt32s(t.ids)
+	}
+	parts, err := sections(t.body)
+	if err != nil {
+		return fmt.Errorf("decoding the bodies of call %s: %w", call.ID, err)
+	}
+	if !cols.base.Valid {
+		old := parts
+		parts = [bodyParts][]byte{}
+		for i, p := range oldParts {
+			parts[p] = old[i]
+		}
+	}
+	call.Request, call.Sent, call.Response, call.RoutedExperts = parts[partRequest], parts[partSent], parts[partResponse], parts[partExperts]
+	said, err := readTurns(parts[partTurns], before)
+	if err != nil {
+		return fmt.Errorf("decoding the messages of call %s: %w", call.ID, err)
+	}
+	call.Messages, call.Tools, call.Reply = said.Messages, said.Tools, said.Reply
+	return nil
+}
+
+// decodeSmall fills what is in columns of its own.
+func (c *codec) decodeSmall(call *fulgur.Call, cols *columns) error {
 	var m callMeta
 	if err := json.Unmarshal(cols.meta, &m); err != nil {
 		return fmt.Errorf("decoding call %s: %w", call.ID, err)
@@ -235,23 +311,10 @@ func (c *codec) decode(call *fulgur.Call, cols *columns, t text, before []fulgur
 	if m.Endpoint != nil {
 		call.Endpoint = *m.Endpoint
 	}
-	if len(t.ids)%4+len(cols.sampled)%4+len(cols.probs)%4 != 0 {
-		return fmt.Errorf("decoding call %s: the length of its ids or log probs is no multiple of 4", call.ID)
+	if len(cols.sampled)%4+len(cols.probs)%4 != 0 {
+		return fmt.Errorf("decoding call %s: the length of its sampled ids or log probs is no multiple of 4", call.ID)
 	}
 	call.SampledIDs, call.LogProbs = fromInt32s(cols.sampled), fromFloat32s(cols.probs)
-	if call.PromptIDs = nil; cols.prompt != nil {
-		call.PromptIDs = fromInt32s(t.ids)
-	}
-	parts, err := sections(t.body)
-	if err != nil {
-		return fmt.Errorf("decoding the bodies of call %s: %w", call.ID, err)
-	}
-	call.Request, call.Sent, call.Response, call.RoutedExperts = parts[partRequest], parts[partSent], parts[partResponse], parts[partExperts]
-	said, err := readTurns(parts[partTurns], before)
-	if err != nil {
-		return fmt.Errorf("decoding the messages of call %s: %w", call.ID, err)
-	}
-	call.Messages, call.Tools, call.Reply = said.Messages, said.Tools, said.Reply
 	return nil
 }
 

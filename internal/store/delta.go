@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
+	"unsafe"
 )
 
 // A delta describes a text by pieces: runs of bytes that are the same in a base,
@@ -175,54 +177,102 @@ var errDelta = errors.New("the delta does not fit its base")
 // maxText bounds what a damaged delta may expand to, in bytes.
 const maxText = 1 << 30
 
-// apply builds the text that delta describes; base is nil for one without.
-func apply(base, delta []byte) ([]byte, error) {
+// readPieces reads the pieces of a delta, and what it has of its own.
+func readPieces(delta []byte) (ps []piece, rest []byte, err error) {
 	count, w := binary.Uvarint(delta)
 	if w <= 0 || count > uint64(len(delta)) {
-		return nil, errDelta
+		return nil, nil, errDelta
 	}
-	rest := delta[w:]
-	ps := make([]piece, 0, count)
+	rest = delta[w:]
+	ps = make([]piece, 0, count)
 	at, size, owned := 0, 0, 0
 	for range count {
 		v, w := binary.Uvarint(rest)
 		if w <= 0 || v>>1 > maxText {
-			return nil, errDelta
+			return nil, nil, errDelta
 		}
 		rest = rest[w:]
 		p := piece{own, int(v >> 1)}
 		if v&1 == 1 {
 			d, w := binary.Varint(rest)
 			if w <= 0 || d > maxText || d < -maxText {
-				return nil, errDelta
+				return nil, nil, errDelta
 			}
 			rest = rest[w:]
-			if p.from = at + int(d); p.from < 0 || p.from+p.n > len(base) {
-				return nil, errDelta
+			if p.from = at + int(d); p.from < 0 {
+				return nil, nil, errDelta
 			}
 			at = p.from + p.n
 		} else {
 			owned += p.n
 		}
 		if size += p.n; size > maxText {
-			return nil, errDelta
+			return nil, nil, errDelta
 		}
 		ps = append(ps, p)
 	}
 	if owned != len(rest) {
-		return nil, errDelta
+		return nil, nil, errDelta
 	}
-	if owned == size {
-		return rest, nil // nothing of a base: no copy either
+	return ps, rest, nil
+}
+
+// apply builds the text that delta describes; base is nil for one without.
+func apply(base, delta []byte) ([]byte, error) {
+	ps, rest, err := readPieces(delta)
+	if err != nil {
+		return nil, err
 	}
-	out := make([]byte, 0, size)
+	size := 0
 	for _, p := range ps {
-		if p.from == own {
-			out = append(out, rest[:p.n]...)
-			rest = rest[p.n:]
-		} else {
-			out = append(out, base[p.from:p.from+p.n]...)
+		if size += p.n; p.from != own && p.from+p.n > len(base) {
+			return nil, errDelta
 		}
 	}
-	return out, nil
+	if size == len(rest) {
+		return rest, nil // nothing of a base: no copy either
+	}
+	var out strings.Builder // its memory is not zeroed first
+	out.Grow(size)
+	for _, p := range ps {
+		if p.from == own {
+			out.Write(rest[:p.n])
+			rest = rest[p.n:]
+		} else {
+			out.Write(base[p.from : p.from+p.n])
+		}
+	}
+	return unsafe.Slice(unsafe.StringData(out.String()), size), nil
+}
+
+// applyFront builds the front of the text, from that of its base. need says how
+// long it is, as far as can be told from what there is of it.
+func applyFront(base, delta []byte, need func([]byte) int) ([]byte, error) {
+	ps, rest, err := readPieces(delta)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, len(base)+len(rest))
+	limit := need(nil)
+	for _, p := range ps {
+		var from []byte
+		switch {
+		case p.from == own:
+			from, rest = rest[:p.n], rest[p.n:]
+		case p.from > len(base):
+			return nil, errDelta
+		default:
+			from = base[p.from:min(len(base), p.from+p.n)]
+		}
+		// The front may end in the midst of a piece.
+		for len(from) > 0 && len(out) < limit {
+			n := min(len(from), limit-len(out))
+			out, from = append(out, from[:n]...), from[n:]
+			limit = need(out)
+		}
+		if len(out) >= limit {
+			return out, nil
+		}
+	}
+	return nil, errDelta
 }

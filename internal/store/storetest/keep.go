@@ -53,6 +53,13 @@ func testHistories(t *testing.T, driver func() store.Driver) {
 					t.Fatalf("call %d (-want +got):\n%s", i, cmp.Diff(want[id][i], got[i]))
 				}
 			}
+			for i, r := range must(s.Responses(ctx, id, "0"))(t) {
+				w := want[id][i]
+				w.Request, w.Sent, w.Messages, w.Tools, w.Reply, w.PromptIDs = nil, nil, nil, nil, nil, nil
+				if !reflect.DeepEqual(r, w) {
+					t.Fatalf("response %d (-want +got):\n%s", i, cmp.Diff(w, r))
+				}
+			}
 			for _, i := range []int{0, 1, 7, 8, 9, len(got) - 1} {
 				if one := must(s.Call(ctx, got[i].ID))(t); !reflect.DeepEqual(one, got[i]) {
 					t.Errorf("call %d alone:\n%s", i, cmp.Diff(got[i], one))
