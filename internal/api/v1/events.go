@@ -23,7 +23,8 @@ type event struct {
 	Timestamp float64          `json:"timestamp"`
 	Data      json.RawMessage  `json:"data"`
 
-	seq fulgur.Seq
+	seq   fulgur.Seq
+	quick *quick // its triplet, in place of Data
 }
 
 const modelRequest = "model_request"
@@ -78,7 +79,8 @@ func (s *server) events(ctx context.Context, r *in) (int, any, error) {
 		attempt = "0"
 	}
 	kind := q.Get("event_type")
-	list, err := s.record(ctx, r.rollout, attempt, kind, experts)
+	triplet := q.Get("format") == "triplet"
+	list, err := s.record(ctx, r.rollout, attempt, kind, experts, triplet)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -88,15 +90,16 @@ func (s *server) events(ctx context.Context, r *in) (int, any, error) {
 			out = append(out, e)
 		}
 	}
-	if q.Get("format") == "triplet" {
-		out = triplets(out)
+	if !triplet {
+		return http.StatusOK, out, nil
 	}
-	return http.StatusOK, out, nil
+	body, err := quickEvents(triplets(out))
+	return http.StatusOK, body, err
 }
 
 // record returns what v1 would have recorded of an attempt: its events, and
 // its calls as model_request events, in order of arrival.
-func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, kind string, experts bool) ([]event, error) {
+func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur.AttemptID, kind string, experts, triplet bool) ([]event, error) {
 	var out []event
 	events, err := s.Store.Events(ctx, id, attempt)
 	if err != nil {
@@ -108,17 +111,25 @@ func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur
 	if kind != "" && kind != modelRequest {
 		return out, nil
 	}
-	calls, err := s.Store.Calls(ctx, id, attempt)
-	if err != nil {
-		return nil, err
-	}
-	for i := range calls {
-		if recordedByV1(&calls[i]) {
-			e, err := viewCall(&calls[i])
-			if err != nil {
-				return nil, err
+	if triplet {
+		list, err := s.quickList(ctx, id, attempt)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, list...)
+	} else {
+		calls, err := s.Store.Calls(ctx, id, attempt)
+		if err != nil {
+			return nil, err
+		}
+		for i := range calls {
+			if recordedByV1(&calls[i]) {
+				e, err := viewCall(&calls[i])
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, e)
 			}
-			out = append(out, e)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b event) int { return cmp.Compare(a.seq, b.seq) })
@@ -127,7 +138,7 @@ func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur
 		return out, nil
 	}
 	for i := range out {
-		if out[i].Type == modelRequest {
+		if out[i].Type == modelRequest && out[i].quick == nil {
 			out[i].Data = without(out[i].Data, expertsKey)
 		}
 	}
@@ -240,8 +251,12 @@ func triplets(list []event) []event {
 		if e.Type != modelRequest {
 			continue
 		}
-		prompt := promptIDs(gjson.GetBytes(e.Data, "response"))
-		if keys[i] = promptKey(prompt); keys[i] != "" {
+		if e.quick != nil {
+			keys[i] = e.quick.key()
+		} else {
+			keys[i] = promptKey(promptIDs(gjson.GetBytes(e.Data, "response")))
+		}
+		if keys[i] != "" {
 			last[keys[i]] = i
 		}
 	}
@@ -252,7 +267,9 @@ func triplets(list []event) []event {
 			if keys[i] != "" && last[keys[i]] != i {
 				continue
 			}
-			e.Data = tripletData(gjson.ParseBytes(e.Data))
+			if e.quick == nil {
+				e.Data = tripletData(gjson.ParseBytes(e.Data))
+			}
 		case e.Type == fulgur.EventReward:
 			e.Data = rewardData(gjson.ParseBytes(e.Data))
 		}
@@ -278,7 +295,7 @@ func promptKey(ids gjson.Result) string {
 	if !whole {
 		return ""
 	}
-	return b.String()
+	return strings.TrimSuffix(b.String(), ",")
 }
 
 func promptIDs(response gjson.Result) gjson.Result {

@@ -32,6 +32,9 @@ type (
 	// Records keeps calls and events.
 	Records interface {
 		Calls(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Call, error)
+		// Responses is Calls with no more than the responses of the large parts.
+		Responses(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Call, error)
+		Call(ctx context.Context, id fulgur.CallID) (fulgur.Call, error)
 		AppendEvent(ctx context.Context, ev fulgur.Event) (fulgur.Event, error)
 		Events(ctx context.Context, id fulgur.RolloutID, a fulgur.AttemptID) ([]fulgur.Event, error)
 		RecordedAttempts(ctx context.Context, id fulgur.RolloutID) ([]fulgur.AttemptID, error)
@@ -221,7 +224,11 @@ func answer(w http.ResponseWriter, status int, body any) {
 		w.WriteHeader(status)
 		return
 	}
-	b, err := encode(body)
+	b, ready := body.(written)
+	var err error
+	if !ready {
+		b, err = encode(body)
+	}
 	if err != nil {
 		status, b = http.StatusInternalServerError, []byte(`{"detail":"Internal Server Error"}`)
 	}
