@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"modernc.org/sqlite"
@@ -28,6 +29,9 @@ type Options struct {
 	Power bool
 	// MaxPages bounds the file, in pages of 4 KiB; 0: by the disk.
 	MaxPages int
+	// Busy is how long a write waits for a lock of another program's (sqlite3, a
+	// backup of files); 0: 5 s.
+	Busy time.Duration
 }
 
 // Driver is one SQLite file. It satisfies store.Driver.
@@ -106,7 +110,11 @@ func (d *Driver) writePragmas() url.Values {
 		sync = "FULL"
 	}
 	// A larger log is copied back less often: pages that change again and again are copied once.
-	p := url.Values{"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(" + sync + ")", "wal_autocheckpoint(4000)",
+	busy := d.opts.Busy
+	if busy == 0 {
+		busy = 5 * time.Second
+	}
+	p := url.Values{"_pragma": {fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "journal_mode(WAL)", "synchronous(" + sync + ")", "wal_autocheckpoint(4000)",
 		"temp_store(MEMORY)", "cache_size(-16000)", "foreign_keys(0)"}}
 	if d.opts.MaxPages > 0 {
 		p.Add("_pragma", fmt.Sprintf("max_page_count(%d)", d.opts.MaxPages))

@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/store"
@@ -132,5 +134,49 @@ func TestAFullDiskFailsLoudlyAndNothingIsLost(t *testing.T) {
 	}
 	if err := s.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint(kept)), Rollout: "r", Attempt: "0", SampledIDs: ids}); err != nil {
 		t.Errorf("the refused call, again: %v", err)
+	}
+}
+
+// TestALockedFileFailsLoudlyAndNothingIsLost has another program hold the file's
+// lock, as people's sqlite3 does.
+func TestALockedFileFailsLoudlyAndNothingIsLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	s := storetest.Open(t, sqlite.New(path, sqlite.Options{Busy: 50 * time.Millisecond}))
+	ctx := t.Context()
+	make1(t, s, "r")
+	talk := storetest.NewTalk(1)
+	add := func() error { return s.AppendCall(ctx, talk.Call("r")) }
+	if err := add(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	other, err := db.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := add(); fulgur.KindOf(err) != fulgur.KindUnavailable || !strings.Contains(fulgur.PublicMessage(err), "locked by another process") {
+			t.Errorf("while it is locked: %v", err)
+		}
+	}
+	if calls, err := s.Calls(ctx, "r", ""); err != nil || len(calls) != 1 {
+		t.Errorf("read while it is locked: %d calls, %v", len(calls), err)
+	}
+	if _, err := other.ExecContext(ctx, "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	storetest.Close(t, s)
+	if r, err := store.Check(ctx, sqlite.New(path, sqlite.Options{})); err != nil || !r.OK() || r.Calls != 2 {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
