@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"io"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // sameness is what two requests that ask for the same have in common.
@@ -20,10 +22,14 @@ type sameness struct {
 var notContent = []string{"stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens",
 	"client_metadata", "metadata", "prompt_cache_key"}
 
+// billing begins the line that Claude Code puts before its system prompt. It holds
+// a number that is another one in each request.
+const billing = "x-anthropic-billing-header:"
+
 // sameOf reads what a request asks for: the hash of its JSON in canonical form,
-// without notContent and without cache marks at any depth. Key order, white
-// space, the way numbers are written, and a list of one text block in place of a
-// string make no difference.
+// without notContent, without billing lines, and without cache marks at any depth.
+// Key order, white space, the way numbers are written, and a list of one text block
+// in place of a string make no difference.
 func sameOf(body []byte) sameness {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
@@ -38,12 +44,49 @@ func sameOf(body []byte) sameness {
 		for _, k := range notContent {
 			delete(m, k)
 		}
+		unbill(m)
 	}
 	b, err := json.Marshal(canonical(v)) // maps are written in the order of their keys
 	if err != nil {
 		return sameness{}
 	}
 	return sameness{sha256.Sum256(b), true}
+}
+
+// unbill takes billing lines out of a request's system prompt.
+func unbill(request map[string]any) {
+	line := func(v any) (rest string, found bool) {
+		text, _ := v.(string)
+		if !strings.HasPrefix(text, billing) {
+			return "", false
+		}
+		_, rest, _ = strings.Cut(text, "\n")
+		return rest, true
+	}
+	switch system := request["system"].(type) {
+	case string:
+		if rest, found := line(system); found {
+			request["system"] = rest
+		}
+		if request["system"] == "" {
+			delete(request, "system")
+		}
+	case []any:
+		request["system"] = slices.DeleteFunc(system, func(block any) bool {
+			m, ok := block.(map[string]any)
+			if !ok {
+				return false
+			}
+			rest, found := line(m["text"])
+			if found {
+				m["text"] = rest
+			}
+			return found && rest == ""
+		})
+		if len(system) > 0 && len(request["system"].([]any)) == 0 {
+			delete(request, "system")
+		}
+	}
 }
 
 func canonical(v any) any {
