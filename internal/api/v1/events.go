@@ -146,9 +146,11 @@ func (s *server) record(ctx context.Context, id fulgur.RolloutID, attempt fulgur
 }
 
 // recordedByV1 says whether v1 would have a record of the call: the upstream
-// answered, and the client waited for it.
+// answered, and the client waited for it. Calls of frozen models are none of its: it
+// has no such models, and its trainer would take them for the policy's.
 func recordedByV1(c *fulgur.Call) bool {
-	return len(c.Response) > 0 && c.Fate != fulgur.FateLeft && c.HTTPStatus != 0 && !slices.Contains(c.Untrainable, fulgur.UntrainableAborted)
+	return len(c.Response) > 0 && c.Fate != fulgur.FateLeft && c.HTTPStatus != 0 &&
+		!slices.Contains(c.Untrainable, fulgur.UntrainableAborted) && !slices.Contains(c.Untrainable, fulgur.UntrainableFrozen)
 }
 
 type callData struct {

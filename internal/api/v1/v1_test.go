@@ -154,8 +154,10 @@ func TestCallsAreShownAsModelRequests(t *testing.T) {
 	}
 	answer := `{"prompt_token_ids":[1,2],"choices":[{"token_ids":[3],"finish_reason":"stop","logprobs":{"content":[{"logprob":-0.5}]}}],"usage":{"prompt_tokens":2}}`
 	add(fulgur.Call{Request: json.RawMessage(`{"model":"gpt"}`), Sent: json.RawMessage(`{"model":"m"}`), Response: json.RawMessage(answer), HTTPStatus: 200, Fate: fulgur.FateDelivered})
-	add(fulgur.Call{Response: json.RawMessage(answer), HTTPStatus: 200, Fate: fulgur.FateLeft})                                                                  // v1 records none whose client left
-	add(fulgur.Call{Response: json.RawMessage(answer), HTTPStatus: 200, Fate: fulgur.FateDelivered, Untrainable: []string{fulgur.UntrainableAborted}})           // nor aborted ones
+	add(fulgur.Call{Response: json.RawMessage(answer), HTTPStatus: 200, Fate: fulgur.FateLeft})                                                        // v1 records none whose client left
+	add(fulgur.Call{Response: json.RawMessage(answer), HTTPStatus: 200, Fate: fulgur.FateDelivered, Untrainable: []string{fulgur.UntrainableAborted}}) // nor aborted ones
+	add(fulgur.Call{Response: json.RawMessage(answer), HTTPStatus: 200, PromptIDs: []int32{1, 2}, SampledIDs: []int32{3}, LogProbs: []float32{-0.5},
+		Fate: fulgur.FateDelivered, Untrainable: []string{fulgur.UntrainableFrozen}}) // nor a judge's
 	add(fulgur.Call{HTTPStatus: 504, Error: "timed out", Fate: fulgur.FateRefused})                                                                              // nor those without an answer
 	add(fulgur.Call{Response: json.RawMessage(`{"text":"NaN \" NaN","choices":[{"token_ids":[9],"logprobs":{"content":[{"logprob":NaN}]}}]}`), HTTPStatus: 200}) // NaN becomes null
 	if _, err := s.AppendEvent(t.Context(), fulgur.Event{Rollout: "r", Attempt: "0", Type: "reward", Data: json.RawMessage(`{"value":1,"note":"x"}`)}); err != nil {
