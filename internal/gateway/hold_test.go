@@ -110,7 +110,7 @@ func TestSignsOfLife(t *testing.T) {
 		go func() { got <- h.chat(t, agentKey, body) }()
 	}
 	eventually(t, "both calls are held", func() bool { return h.held(t) == 2 })
-	time.Sleep(150 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond)
 	h.resume(t)
 	for range 2 {
 		r := <-got
@@ -270,7 +270,7 @@ func TestEngineFails(t *testing.T) {
 // A stream whose upstream says nothing for long is kept alive too.
 func TestSilentUpstream(t *testing.T) {
 	h := newHouse(t, fastBeat)
-	h.gen.Delay = 150 * time.Millisecond
+	h.gen.Delay = 300 * time.Millisecond
 	got := h.chat(t, agentKey, `{"stream":true,"max_tokens":2,"messages":[{"role":"user","content":"x"}]}`)
 	if strings.Count(got.body, `"delta":{},"logprobs":null,"finish_reason":null`) < 3 || !strings.HasSuffix(got.body, "data: [DONE]\n\n") {
 		t.Errorf("%s", got.body)

@@ -47,10 +47,10 @@ func TestRetryInEachDialect(t *testing.T) {
 					patient(o, b)
 					o.Dialects = []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}, openairesponses.Dialect{}, anthropic.Dialect{}}
 				})
-				h.gen.Delay = 10 * time.Millisecond
+				h.gen.Delay = 20 * time.Millisecond
 				say := fulgur.Message{Content: "hello", ToolCalls: []fulgur.ToolCall{{Name: "add", Arguments: `{"a":1}`}}}
 				if is == "completions" {
-					say.ToolCalls = nil
+					say = fulgur.Message{Content: "hello" + strings.Repeat(".", 30)}
 				}
 				h.gen.Reply = func(engine.GenerateRequest) []int32 { return samplertest.Answer(say) }
 				ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestRetryInEachDialect(t *testing.T) {
 				held := make(chan reply, 1)
 				go func() { held <- post(t, t.Context(), h.url+"/"+c.path, agentKey, again) }()
 				eventually(t, "it is held", func() bool { return h.held(t) == 1 })
-				time.Sleep(150 * time.Millisecond)
+				time.Sleep(300 * time.Millisecond) // signs of life go out
 				h.resume(t)
 				if r := <-held; r.status != 200 || r.err != nil || !stream && !strings.Contains(r.body, "hello") || stream && (!strings.Contains(r.body, c.life) || !strings.Contains(r.body, c.end)) {
 					t.Errorf("held: %d %v %s", r.status, r.err, r.body)
