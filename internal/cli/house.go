@@ -3,12 +3,14 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/api"
 	v1 "github.com/fulgur-rl/fulgur/internal/api/v1"
 	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
+	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
@@ -47,6 +50,7 @@ type serverOptions struct {
 	Retry         sampler.Retry
 	NoLogProbs    bool
 	RoutedExperts bool // training calls ask for them
+	AgentsRead    bool // attempts may read their own rollout over v1
 	Log           *slog.Logger
 }
 
@@ -119,7 +123,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 // the paths of the dialects, the API owns /api and v1's pause routes.
 func (s *server) routes(o serverOptions) http.Handler {
 	two := v2.New(v2.Options{Store: s.store, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
-	one := v1.New(v1.Options{Store: s.store, Pauser: pauser{s.gateway}})
+	one := v1.New(v1.Options{Store: s.store, Pauser: pauser{s.gateway}, Own: s.ownRollout(o.AgentsRead)})
 	mux := http.NewServeMux()
 	for _, p := range s.gateway.Patterns() {
 		mux.Handle(p, s.gateway.Handler())
@@ -128,9 +132,37 @@ func (s *server) routes(o serverOptions) http.Handler {
 	mux.Handle("/docs", two)
 	mux.Handle("/", one)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		// A call that nobody has: an answer that comes from the database itself.
+		if _, err := s.store.Call(r.Context(), "none"); fulgur.KindOf(err) != fulgur.KindNotFound {
+			http.Error(w, "the store does not answer: "+fulgur.PublicMessage(err), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	return mux
 }
+
+// ownRollout is what agents may see of their rollouts over v1: nothing, unless
+// the server (all) or the run says compat v1-agents; never what is withheld.
+func (s *server) ownRollout(all bool) func(context.Context, fulgur.Rollout) (fulgur.Rollout, bool) {
+	return func(ctx context.Context, r fulgur.Rollout) (fulgur.Rollout, bool) {
+		if !all {
+			var own struct {
+				Compat []string `json:"compat"`
+			}
+			run, err := s.store.Run(ctx, r.Run)
+			if err != nil || json.Unmarshal(run.Config, &own) != nil || !slices.Contains(own.Compat, compatAgents) {
+				return fulgur.Rollout{}, false
+			}
+		}
+		r.Input = controller.Withhold(r.Input, r.Withhold)
+		return r, true
+	}
+}
+
+// compatAgents lets agents read their own rollout, as v1's do.
+const compatAgents = "v1-agents"
 
 // close ends what openServer started, in reverse: no new calls, then those in
 // flight, then the record.

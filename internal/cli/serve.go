@@ -24,6 +24,7 @@ type serveFlags struct {
 	trainTemp, valTemp                                                        float64
 	logProbs, experts                                                         bool
 	upstreamTimeout, retryBackoff, keepRecords                                time.Duration
+	compat                                                                    []string
 	threads                                                                   int
 	maxBody                                                                   int64
 	attemptCalls                                                              int
@@ -70,6 +71,7 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 	fl.IntVar(&f.attemptCalls, "attempt-calls", 4096, "most calls of one attempt's credential at once; -1: any number")
 	fl.Float64Var(&f.attemptRate, "attempt-rate", 500, "most calls of one attempt's credential a second, on average; -1: any number")
 	fl.StringVar(&f.pause, "pause", "refuse", "what v1's pause does with new calls: refuse (429) or hold")
+	fl.StringSliceVar(&f.compat, "compat", nil, "v1-agents: an attempt's credential may read its own rollout, as v1's agents do, without what is withheld")
 	fl.StringVar(&f.durability, "durability", "process", "what an acknowledged record survives: process (kill -9) or power")
 	fl.DurationVar(&f.keepRecords, "keep-records", 0, "delete the calls and events of rollouts that ended longer ago (0: never)")
 	fl.StringVar(&f.log, "log-level", "info", "debug, info, warn or error")
@@ -90,6 +92,9 @@ func oneOf(flag, v string, allowed ...string) error {
 func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 	err = errors.Join(oneOf("pause", f.pause, "refuse", "hold"), oneOf("durability", f.durability, "process", "power"),
 		oneOf("history", f.history, "deployed", "sampled"))
+	for _, c := range f.compat {
+		err = errors.Join(err, oneOf("compat", c, compatAgents))
+	}
 	if err != nil {
 		return usageErr(err)
 	}
@@ -107,7 +112,7 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 		Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, History: f.history,
 		Gateway: gateway.Options{Model: f.model, TrainTemperature: &f.trainTemp, ValTemperature: &f.valTemp, HoldV1: f.pause == "hold",
 			MaxBody: f.maxBody, MaxConcurrent: f.attemptCalls, MaxRate: f.attemptRate},
-		Retry: sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, Log: a.logger(f.log),
+		Retry: sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, AgentsRead: len(f.compat) > 0, Log: a.logger(f.log),
 	})
 	if err != nil {
 		return err

@@ -22,9 +22,15 @@ import (
 // ask posts JSON as curl would, and returns status and body.
 func ask(t *testing.T, url, key, body string) (int, string) {
 	t.Helper()
+	return send(t, "POST", url, key, body)
+}
+
+// send makes one request and returns the answer's status and body.
+func send(t *testing.T, method, url, key, body string) (int, string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

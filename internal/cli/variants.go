@@ -24,6 +24,7 @@ func variants() config.Variants {
 		"algorithm.estimator": {string(advantage.GRPO), string(advantage.DrGRPO), string(advantage.RLOO)},
 		"algorithm.loss":      {engine.PPO, engine.ImportanceSampling, engine.CISPO},
 		"reward.builtin":      reward.Names(),
+		"compat":              {compatAgents},
 	}
 }
 

@@ -72,7 +72,6 @@ func (c *checker) all() {
 func (c *checker) notYet() {
 	f, def := c.f, Default()
 	c.later("off_policy", f.OffPolicy != def.OffPolicy, "schedule.mode synchronous trains on the newest policy only; leave the key out")
-	c.later("compat", len(f.Compat) > 0, "leave the key out")
 	c.later("reward.command", len(f.Reward.Command) > 0, "use reward.builtin, or reward.from: agent")
 	c.later("runner.job_template", f.Runner.JobTemplate != "", "it belongs to runner.kind: kubernetes")
 	if f.Runner.Sandbox == "auto" {

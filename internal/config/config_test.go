@@ -27,7 +27,7 @@ var offered = Variants{
 	"reward.builtin":        {"final-answer"},
 	"history":               {"deployed"},
 	"off_policy.correction": {"none"},
-	"compat":                {},
+	"compat":                {"v1-agents"},
 }
 
 // small is the least that is complete.

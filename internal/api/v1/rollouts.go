@@ -243,9 +243,21 @@ func (s *server) one(ctx context.Context, id fulgur.RolloutID) (fulgur.Rollout, 
 }
 
 func (s *server) get(ctx context.Context, r *in) (int, any, error) {
-	ro, err := s.one(ctx, r.rollout)
+	agent := r.who.Scope == fulgur.ScopeAttempt
+	read := s.one
+	if agent { // of whatever run
+		read = s.Store.Rollout
+	}
+	ro, err := read(ctx, r.rollout)
 	if err != nil {
 		return 0, nil, err
+	}
+	if agent {
+		own, ok := s.Own(ctx, ro)
+		if !ok {
+			return 0, nil, fulgur.E(fulgur.KindForbidden, "", "Agents of this run may not read their rollout: set compat: [v1-agents], or serve --compat v1-agents", nil)
+		}
+		ro = own
 	}
 	attempts, err := s.Store.RecordedAttempts(ctx, r.rollout)
 	if err != nil {

@@ -68,6 +68,9 @@ type Options struct {
 	Store   Store
 	Pauser  Pauser // nil: /proxy/{pause,resume,state} are not there
 	MaxBody int64  // bytes of a request; 0: 64 MiB
+	// Own gives what an attempt's credential may see of its rollout, as v1's
+	// agents read it; false: nothing. nil: nobody sees anything.
+	Own func(context.Context, fulgur.Rollout) (fulgur.Rollout, bool)
 }
 
 // New returns the handler of /healthz, /api/… and /proxy/{pause,resume,state}.
@@ -87,6 +90,7 @@ type in struct {
 	who     fulgur.Identity
 	rollout fulgur.RolloutID
 	attempt fulgur.AttemptID
+	one     bool // the path is a rollout's
 }
 
 type handler func(context.Context, *in) (status int, body any, err error)
@@ -101,8 +105,8 @@ func (s *server) route(seg []string, r *in) map[string]handler {
 	case match(seg, "api", "rollouts", "*"):
 		r.rollout = fulgur.RolloutID(seg[2])
 		m := map[string]handler{"GET": s.get, "PATCH": s.patch, "DELETE": s.delete}
-		if seg[2] == "terminal" {
-			m["GET"] = s.terminal
+		if r.one = true; seg[2] == "terminal" {
+			m["GET"], r.one = s.terminal, false
 		}
 		return m
 	case match(seg, "api", "rollouts", "*", "events"):
@@ -193,7 +197,8 @@ func redirect(w http.ResponseWriter, r *http.Request) {
 }
 
 // admit lets the server key in everywhere, an attempt's credential to its own
-// events. Either header may hold the right key.
+// events, and where Own is set to a look at its rollout. Either header may hold
+// the right key.
 func (s *server) admit(r *in) error {
 	who, err := s.Store.Identify(r.Context(), api.Secret(r.Request))
 	if fulgur.KindOf(err) == fulgur.KindDenied && r.Header.Get("X-Api-Key") != "" {
@@ -205,6 +210,8 @@ func (s *server) admit(r *in) error {
 	r.who = who
 	switch {
 	case who.Scope == fulgur.ScopeServer:
+		return nil
+	case s.Own != nil && r.one && r.Method == http.MethodGet && r.rollout == who.Rollout:
 		return nil
 	case r.attempt == "" || r.rollout != who.Rollout || r.attempt != who.Attempt:
 		return fulgur.E(fulgur.KindForbidden, "", "This credential is good for the events of its own attempt only", nil)
