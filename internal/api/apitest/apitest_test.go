@@ -1,8 +1,12 @@
 package apitest_test
 
 import (
+	"maps"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/fulgur-rl/fulgur/internal/api"
@@ -37,7 +41,7 @@ func TestStore(t *testing.T) {
 func TestClient(t *testing.T) {
 	apitest.Run(t, func(t *testing.T) apitest.Subject {
 		s := open(t)
-		srv := httptest.NewServer(v2.New(v2.Options{Store: s, Capabilities: api.Capabilities{Version: "test"}}))
+		srv := httptest.NewServer(described(t, v2.New(v2.Options{Store: s, Capabilities: api.Capabilities{Version: "test"}})))
 		c, err := client.New(srv.URL, "key", client.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -50,5 +54,28 @@ func TestClient(t *testing.T) {
 			srv.Close()
 		})
 		return apitest.Subject{API: c, Store: s}
+	})
+}
+
+// described is h, with every answer held against the API's own description.
+func described(t *testing.T, h http.Handler) http.Handler {
+	var mu sync.Mutex
+	d := describe(t, h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/watch") { // has no end
+			h.ServeHTTP(w, r)
+			return
+		}
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		mu.Lock()
+		err := d.check(r.Method, r.URL.EscapedPath(), rec.Code, rec.Header().Get("Content-Type"), rec.Body.Bytes())
+		mu.Unlock()
+		if err != nil {
+			t.Error(err)
+		}
+		maps.Copy(w.Header(), rec.Header())
+		w.WriteHeader(rec.Code)
+		_, _ = w.Write(rec.Body.Bytes())
 	})
 }

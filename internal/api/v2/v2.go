@@ -111,6 +111,7 @@ func New(o Options) http.Handler {
 	config.Security = []map[string][]string{{"bearer": {}}, {"header": {}}}
 	s := &server{Options: o, api: humago.New(mux, config)}
 	s.routes()
+	amend(s.api.OpenAPI().Components.Schemas.Map())
 	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(docsPage) // the reader may have left
@@ -130,6 +131,14 @@ func New(o Options) http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// amend adds to the schemas what is not in the Go types: how we write problems,
+// and log probs that are no number.
+func amend(schemas map[string]*huma.Schema) {
+	schemas["ErrorModel"].Properties["kind"] = &huma.Schema{Type: huma.TypeString, Description: "what went wrong, in a word that programs branch on"}
+	schemas["Call"].Properties["log_probs"].Items = &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeNumber}, {Type: huma.TypeString, Enum: []any{"NaN", "+Inf", "-Inf"}}}}
 }
 
 type server struct {
