@@ -23,6 +23,7 @@ import (
 	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/engine/tinker"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/anthropic"
@@ -46,6 +47,7 @@ type serverOptions struct {
 	Renderer      *render.Renderer // nil: no endpoint of kind tokens can be served
 	Local         engine.Generator // of inproc endpoints; nil: none
 	ContextLength int
+	Limits        modelLimits // of the renderer's model, for servers that check nothing
 	History       string
 	Retry         sampler.Retry
 	NoLogProbs    bool
@@ -61,6 +63,7 @@ type server struct {
 	gateway  *gateway.Gateway
 	registry *prometheus.Registry
 	tokens   *tokens.Sampler
+	tinker   *tinker.Client
 	http     *listener
 }
 
@@ -105,9 +108,12 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 		fulgur.EndpointChat: chat.New(chat.Options{Retry: o.Retry, RoutedExperts: o.RoutedExperts}),
 	}
 	if o.Renderer != nil {
+		s.tinker = tinker.New(tinker.Options{ContextLength: max(o.ContextLength, o.Limits.Context), VocabSize: o.Limits.Vocabulary,
+			Tries: o.Retry.Tries, Backoff: o.Retry.Backoff, Total: o.Retry.Total})
 		s.tokens = tokens.New(tokens.Options{
 			Renderer: tokens.FromRender(o.Renderer), Local: o.Local, ContextLength: o.ContextLength,
 			History: o.History, Records: s.store, Retry: o.Retry,
+			Protocols: map[string]tokens.Open{tinker.Scheme: s.tinker.Generator},
 		})
 		samplers[fulgur.EndpointTokens] = s.tokens
 	}
@@ -177,7 +183,7 @@ func (s *server) close(ctx context.Context) error {
 		errs = append(errs, s.http.close(ctx))
 	}
 	if s.tokens != nil {
-		errs = append(errs, s.tokens.Close())
+		errs = append(errs, s.tokens.Close(), s.tinker.Close())
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())

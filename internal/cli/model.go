@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -35,6 +36,25 @@ func modelFiles(name, dir string) (fs.FS, error) {
 		return nil, fulgur.E(fulgur.KindNotFound, "open model "+name, "no Hugging Face folder is there (config.json is missing); the built-in model is builtin:calc", err)
 	}
 	return os.DirFS(p), nil
+}
+
+// modelLimits are what a model can be asked, in tokens and in ids; 0: not known.
+type modelLimits struct {
+	Context    int `json:"max_position_embeddings"`
+	Vocabulary int `json:"vocab_size"`
+}
+
+// readLimits reads them from a model's config.json, of any architecture.
+func readLimits(files fs.FS) (modelLimits, error) {
+	var l modelLimits
+	b, err := fs.ReadFile(files, "config.json")
+	if err == nil {
+		err = json.Unmarshal(b, &l)
+	}
+	if err != nil {
+		return l, fulgur.E(fulgur.KindInvalid, "read the model's config.json", "it is no Hugging Face configuration: give a model's whole folder", err)
+	}
+	return l, nil
 }
 
 // openPolicy opens a model for sampling and training, with its renderer.

@@ -99,6 +99,7 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 		return usageErr(err)
 	}
 	var rend *render.Renderer
+	var limits modelLimits
 	if f.modelDir != "" {
 		files, err := modelFiles(f.modelDir, "")
 		if err != nil {
@@ -107,9 +108,12 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 		if rend, err = render.Load(files, render.Options{Now: time.Now}); err != nil {
 			return err
 		}
+		if limits, err = readLimits(files); err != nil {
+			return err
+		}
 	}
 	s, err := openServer(c.Context(), serverOptions{
-		Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, History: f.history,
+		Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, Limits: limits, History: f.history,
 		Gateway: gateway.Options{Model: f.model, TrainTemperature: &f.trainTemp, ValTemperature: &f.valTemp, HoldV1: f.pause == "hold",
 			MaxBody: f.maxBody, MaxConcurrent: f.attemptCalls, MaxRate: f.attemptRate},
 		Retry: sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, AgentsRead: len(f.compat) > 0, Log: a.logger(f.log),

@@ -155,4 +155,5 @@ type Generation struct {
 	Tokens       []Token
 	FinishReason string // "stop", "length"; "" if it was cut off
 	CachedTokens int    // of the prompt, found in the prefix cache
+	Retries      int    // tries after the first, where the model is behind a server
 }

@@ -40,11 +40,6 @@ func Run(t *testing.T, make Factory) {
 		{"weights are sampled from publication on", testPublish},
 		{"a saved state is loaded back", testSaveLoad},
 		{"sampler and trainer agree", testAgreement},
-		{"a seed fixes the tokens", testSeed},
-		{"a generation ends as asked", testEnds},
-		{"tokens are emitted in order", testEmit},
-		{"a caller that leaves is let go", testCancel},
-		{"bad requests are refused", testBadRequests},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, g := make(t)
@@ -53,6 +48,35 @@ func Run(t *testing.T, make Factory) {
 				t.Fatal(err)
 			}
 			c.f(t, &subject{make, e, g, info})
+		})
+	}
+	RunGenerator(t, func(t *testing.T) (engine.Generator, engine.Info) {
+		e, g := make(t)
+		info, err := e.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g, info
+	})
+}
+
+// RunGenerator runs the part of the suite that needs no engine. Of the
+// description, the size of the vocabulary and the context's length (64 or more)
+// are looked at.
+func RunGenerator(t *testing.T, make func(t *testing.T) (engine.Generator, engine.Info)) {
+	for _, c := range []struct {
+		name string
+		f    func(t *testing.T, s *subject)
+	}{
+		{"a seed fixes the tokens", testSeed},
+		{"a generation ends as asked", testEnds},
+		{"tokens are emitted in order", testEmit},
+		{"a caller that leaves is let go", testCancel},
+		{"bad requests are refused", testBadRequests},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, info := make(t)
+			c.f(t, &subject{Generator: g, info: info})
 		})
 	}
 }

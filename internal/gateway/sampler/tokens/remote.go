@@ -38,7 +38,8 @@ func NewRemote(client *http.Client, ep fulgur.Endpoint, retry sampler.Retry) *Re
 
 // Generate implements engine.Generator. Tries are repeated only while no token
 // has come; each is cancelled before the next starts.
-func (r *Remote) Generate(ctx context.Context, req engine.GenerateRequest, emit func(engine.Token) error) (engine.Generation, error) {
+func (r *Remote) Generate(ctx context.Context, req engine.GenerateRequest, emit func(engine.Token) error) (gen engine.Generation, err error) {
+	defer func() { gen.Retries = r.Retries }()
 	start := time.Now()
 	if req.MaxTokens == 0 {
 		n, err := r.room(ctx, len(req.Prompt))
@@ -209,7 +210,7 @@ func (r *reader) event(ev sse.Event) error {
 		r.done = true
 		return nil
 	}
-	c, err := chatwire.ReadCompletion(chatwire.Finite(ev.Data))
+	c, err := chatwire.ReadCompletion(chatwire.Mend(ev.Data))
 	if err != nil {
 		return fulgur.E(fulgur.KindUpstream, "read completion", "Upstream model server sent what is no completion", err)
 	}

@@ -24,6 +24,10 @@ type Options struct {
 	// Local is the generator of endpoints whose URL starts with "inproc:"; nil if
 	// there is none. Others are reached over HTTP.
 	Local engine.Generator
+	// Protocols open the generators of endpoints that speak another protocol than
+	// vLLM's completions, by the name that their URL begins with: "tinker" for
+	// tinker+https://…
+	Protocols map[string]Open
 	// ContextLength is the model's, in tokens; 0: unknown, and the upstream says.
 	ContextLength int
 	// History is "deployed" (default) or "sampled": which tokens of a known
@@ -35,6 +39,9 @@ type Options struct {
 	Known int
 	Retry sampler.Retry
 }
+
+// Open gives the generator of an endpoint, for one call.
+type Open func(ep fulgur.Endpoint) (engine.Generator, error)
 
 // History reads the recorded calls of an attempt, in order.
 type History interface {
@@ -137,6 +144,15 @@ func (s *Sampler) Sample(ctx context.Context, o *call.Order, emit func(call.Delt
 }
 
 func (s *Sampler) generator(ep fulgur.Endpoint) (engine.Generator, error) {
+	scheme, _, _ := strings.Cut(ep.URL, "://")
+	if name, _, ok := strings.Cut(scheme, "+"); ok {
+		open := s.o.Protocols[name]
+		if open == nil {
+			return nil, fulgur.E(fulgur.KindUnavailable, "find engine", "The endpoint's protocol "+name+" is not offered here: "+
+				"give its address with http:// or https:// if it speaks vLLM's completions", nil)
+		}
+		return open(ep)
+	}
 	if !strings.HasPrefix(ep.URL, "inproc:") {
 		return NewRemote(s.client, ep, s.o.Retry), nil
 	}
@@ -168,9 +184,7 @@ func (s *Sampler) generate(ctx context.Context, gen engine.Generator, o *call.Or
 			}
 		}
 	}
-	if r, ok := gen.(*Remote); ok {
-		res.Retries = r.Retries
-	}
+	res.Retries = out.Retries
 	if errors.Is(err, errStopped) {
 		err, out.FinishReason = nil, "stop"
 	}
