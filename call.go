@@ -59,6 +59,7 @@ const (
 	UntrainableLogProbs  = "bad_log_probs"        // missing, not finite, or of another length
 	UntrainableAborted   = "aborted"              // cancelled or cut off
 	UntrainableError     = "error"                // the upstream failed
+	UntrainableContext   = "context_full"         // the prompt, or what may follow it, does not fit the model's context
 	UntrainableSampling  = "off_contract"         // sampled with parameters the run does not train on
 	UntrainableAuxiliary = "auxiliary"            // not the agent's own conversation
 	UntrainableFrozen    = "frozen_model"         // another model than the policy answered

@@ -184,6 +184,8 @@ func explained(c *fulgur.Call, reason string) string {
 		return "  (cut off before its end; what was sampled is kept)"
 	case fulgur.UntrainableError:
 		return "  (the call failed)"
+	case fulgur.UntrainableContext:
+		return "  (the conversation does not fit the model's context any more, or asks for more tokens than are left)"
 	case fulgur.UntrainableSampling:
 		return "  (the agent's sampling parameters are not those that the run trains on)"
 	case fulgur.UntrainableAuxiliary:

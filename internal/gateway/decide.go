@@ -3,9 +3,11 @@ package gateway
 import (
 	"hash/fnv"
 	"math"
+	"net/http"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 )
 
 // decision is what a call is sampled with, and how that differs from what the
@@ -166,6 +168,9 @@ func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.C
 	case cancelled:
 		out = append(out, fulgur.UntrainableAborted)
 	case err != nil || res.Status >= 300 || res.Fault != "":
+		if contextFull(res, err) {
+			out = append(out, fulgur.UntrainableContext)
+		}
 		out = append(out, fulgur.UntrainableError)
 	case res.Finish == "":
 		out = append(out, untrainableNoFinish)
@@ -190,6 +195,15 @@ func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.C
 		out = append(out, fulgur.UntrainableLogProbs)
 	}
 	return out
+}
+
+// contextFull says whether the call failed because it does not fit the model: a
+// long history ends so, and no other server would take it.
+func contextFull(res *call.Result, err error) bool {
+	if err == nil && res.Status == http.StatusBadRequest {
+		err = sampler.StatusError("", res.Status, res.Raw)
+	}
+	return fulgur.KindOf(err) == fulgur.KindContextFull
 }
 
 // goodLogProbs says whether there is one per sampled id, each of them a number

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
@@ -158,6 +159,7 @@ func TestInexactAnswers(t *testing.T) {
 		"GW-20 NaN":                       {swap(`-0.25`, `NaN`), fulgur.UntrainableLogProbs},
 		"GW-20 -Infinity":                 {swap(`-0.25`, `-Infinity`), fulgur.UntrainableLogProbs},
 		"GW-20 the sentinel":              {swap(`-0.25`, `-9999.0`), fulgur.UntrainableLogProbs},
+		"bytes that are no UTF-8":         {swap(`"ok"`, "\"o\xffk\""), ""},
 		"a log prob above 0":              {swap(`-0.25`, `0.25`), fulgur.UntrainableLogProbs},
 		"GW-01 fewer ids than usage says": {swap(`"completion_tokens":2`, `"completion_tokens":27`), fulgur.UntrainableCount},
 		"fewer log probs than ids":        {swap(`,{"token":"k","logprob":-0.25}`, ``), fulgur.UntrainableLogProbs},
@@ -169,10 +171,13 @@ func TestInexactAnswers(t *testing.T) {
 		t.Run(is, func(t *testing.T) {
 			h, _ := chatHouse(t, jsonAnswer(c.answer))
 			got := h.chat(t, agentKey, hi)
-			if got.status != 200 || !json.Valid([]byte(got.body)) {
-				t.Errorf("client got %d %s", got.status, got.body)
+			if got.status != 200 || !json.Valid([]byte(got.body)) || !utf8.ValidString(got.body) {
+				t.Errorf("client got %d %q", got.status, got.body)
 			}
 			r := h.last(t)
+			if !json.Valid(r.Response) || !utf8.Valid(r.Response) {
+				t.Errorf("on record: %q", r.Response)
+			}
 			if c.reason == "" && !r.Trainable || c.reason != "" && (r.Trainable || !slices.Contains(r.Untrainable, c.reason)) {
 				t.Errorf("untrainable %v, want %q", r.Untrainable, c.reason)
 			}
@@ -336,6 +341,53 @@ func TestUpstreamFails(t *testing.T) {
 		})
 		if got := h.chat(t, agentKey, hi); got.status != 200 || h.last(t).Retries != 1 || !h.last(t).Trainable {
 			t.Errorf("%d, record %+v", got.status, h.last(t))
+		}
+	})
+}
+
+// GW-23: what does not fit the model's context is not tried again, is told to the
+// client as the server told it, and is on record as that.
+func TestContextFull(t *testing.T) {
+	for is, said := range map[string]string{
+		"the prompt (vLLM)":               `{"error":{"message":"This model's maximum context length is 1024 tokens. However, your prompt contains at least 1025 input tokens","type":"BadRequestError","code":400}}`,
+		"prompt and max_tokens (vLLM)":    `{"error":{"message":"max_tokens=5000 cannot be greater than max_model_len=1024. Please request fewer output tokens.","code":400}}`,
+		"the prompt (SGLang)":             `{"object":"error","message":"The input (2000 tokens) is longer than the model's context length (1024 tokens).","code":400}`,
+		"the prompt (OpenAI's code only)": `{"error":{"message":"too many tokens","code":"context_length_exceeded"}}`,
+	} {
+		t.Run(is, func(t *testing.T) {
+			h, u := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = io.WriteString(w, said)
+			})
+			for _, body := range []string{hi, hiStream} {
+				u.hits.Store(0)
+				got := h.chat(t, agentKey, body)
+				r := h.last(t)
+				if got.status != 400 || got.body != said || u.hits.Load() != 1 {
+					t.Errorf("%d %s after %d tries", got.status, got.body, u.hits.Load())
+				}
+				if r.Trainable || r.Untrainable[0] != fulgur.UntrainableContext || !strings.Contains(r.Error, "status 400: ") || string(r.Response) != said {
+					t.Errorf("record: %v, %q, %s", r.Untrainable, r.Error, r.Response)
+				}
+			}
+		})
+	}
+	t.Run("another 400", func(t *testing.T) {
+		h, _ := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":"temperature must be non-negative"}`)
+		})
+		h.chat(t, agentKey, hi)
+		if r := h.last(t); r.Untrainable[0] != fulgur.UntrainableError || !strings.Contains(r.Error, "400: temperature must") {
+			t.Errorf("record: %v, %q", r.Untrainable, r.Error)
+		}
+	})
+	t.Run("the gateway's own sampler", func(t *testing.T) {
+		h := newHouse(t)
+		got := h.chat(t, agentKey, `{"messages":[{"role":"user","content":"`+strings.Repeat("x", 5000)+`"}]}`)
+		if r := h.last(t); got.status != 400 || got.code() != "context_length_exceeded" || h.gen.Calls() != 0 || r.Untrainable[0] != fulgur.UntrainableContext {
+			t.Errorf("%d %s, record %v", got.status, got.body, r.Untrainable)
 		}
 	})
 }

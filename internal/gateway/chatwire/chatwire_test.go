@@ -39,10 +39,13 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-func TestFinite(t *testing.T) {
+func TestMend(t *testing.T) {
 	in := `{"a":NaN,"b":[-Infinity,Infinity,1],"c":"NaN \"Infinity"}`
 	want := `{"a":null,"b":[null,null,1],"c":"NaN \"Infinity"}`
-	if got := Finite([]byte(in)); string(got) != want {
+	if got := Mend([]byte("{\"a\":\"o\xff\xfek\xe5\x8c\",\"b\":NaN}")); string(got) != "{\"a\":\"o\ufffdk\ufffd\",\"b\":null}" {
+		t.Errorf("bytes that are no UTF-8: %s", got)
+	}
+	if got := Mend([]byte(in)); string(got) != want {
 		t.Errorf("got %s", got)
 	}
 }
@@ -84,7 +87,7 @@ func FuzzSplice(f *testing.F) {
 		out, err := Splice(body, Field{key, []byte(`"spliced"`)})
 		Get(body, key)
 		Duplicate(body)
-		Finite(body)
+		Mend(body)
 		if !bytes.Equal(before, body) {
 			t.Fatal("the body was changed")
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"unicode/utf8"
 )
 
 // Field is a value to put at a top-level key of a JSON object.
@@ -190,10 +191,14 @@ func Splice(body []byte, fields ...Field) ([]byte, error) {
 	return append(out, body[brace:]...), nil
 }
 
-// Finite returns JSON in which the words NaN, Infinity and -Infinity, which
-// Python's encoder writes and JSON does not have, are null; other bytes stay.
-// It returns body itself if there is nothing to do.
-func Finite(body []byte) []byte {
+// Mend returns JSON that every parser takes: the words NaN, Infinity and
+// -Infinity, which Python's encoder writes and JSON does not have, are null, and
+// what is no UTF-8 is U+FFFD; other bytes stay. It returns body itself if there is
+// nothing to do.
+func Mend(body []byte) []byte {
+	if !utf8.Valid(body) {
+		body = bytes.ToValidUTF8(body, []byte("\uFFFD"))
+	}
 	if !bytes.Contains(body, []byte("NaN")) && !bytes.Contains(body, []byte("Infinity")) {
 		return body
 	}

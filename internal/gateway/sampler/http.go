@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -118,20 +119,46 @@ func IsTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &n) && n.Timeout()
 }
 
+// contextWords are what error answers of status 400 have in them where a request
+// does not fit the model's context: vLLM's, OpenAI's, SGLang's and Anthropic's.
+var contextWords = []string{"maximum context length", "max_model_len", "maximum model length", "context_length_exceeded",
+	"model's context length", "prompt is too long"}
+
+func saysContextFull(text string) bool {
+	return slices.ContainsFunc(contextWords, func(w string) bool { return strings.Contains(text, w) })
+}
+
+// Said is the message of an error answer in JSON; "" if there is none.
+func Said(text []byte) string {
+	var e struct {
+		Error   json.RawMessage `json:"error"`
+		Message string          `json:"message"`
+	}
+	if json.Unmarshal(text, &e) != nil {
+		return ""
+	}
+	var in struct {
+		Message string `json:"message"`
+	}
+	var word string
+	if json.Unmarshal(e.Error, &in) == nil && in.Message != "" {
+		return in.Message
+	}
+	if json.Unmarshal(e.Error, &word) == nil && word != "" {
+		return word
+	}
+	return e.Message
+}
+
 // StatusError is an error answer of a model server as an error of ours.
 func StatusError(op string, status int, text []byte) error {
-	var e struct {
-		Error struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
 	msg := strings.TrimSpace(string(text))
-	if json.Unmarshal(text, &e) == nil && e.Error.Message != "" {
-		msg = e.Error.Message
+	if said := Said(text); said != "" {
+		msg = said
 	}
 	op = fmt.Sprintf("%s: status %d", op, status)
 	switch {
-	case status == 400 && (strings.Contains(msg, "maximum context length") || strings.Contains(msg, "max_model_len")):
+	case status == 400 && saysContextFull(string(text)):
 		return fulgur.E(fulgur.KindContextFull, op, msg, nil)
 	case status == 400 || status == 422:
 		return fulgur.E(fulgur.KindInvalid, op, msg, nil)

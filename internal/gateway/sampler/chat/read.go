@@ -7,6 +7,7 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 )
 
 // answer takes a whole answer into the result. Whatever it is, the client gets
@@ -16,8 +17,11 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 	res.Status, res.ContentType, res.Raw, res.Wire, res.Experts = status, ctype, raw, x.wire, nil
 	if status >= 300 {
 		res.Fault = fmt.Sprintf("upstream answered with status %d", status)
+		if said := sampler.Said(raw); said != "" {
+			res.Fault += ": " + front(said, maxSaid)
+		}
 	}
-	clean := chatwire.Finite(raw) // NaN is not JSON: nothing that is not finite goes on
+	clean := chatwire.Mend(raw) // NaN is not JSON: nothing that is not finite goes on
 	clean, res.Experts = chatwire.TakeExperts(clean)
 	a, ok := chatwire.ReadAnswer(clean, x.o.LogProbs)
 	switch {
@@ -44,6 +48,18 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 		}
 	}
 	acc.end()
+}
+
+// maxSaid bounds what of an upstream's message is in a record's error; the whole is
+// in its response.
+const maxSaid = 300
+
+// front is the first n bytes of s, or a few less: no character is cut.
+func front(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
 // maxTools bounds the tool calls of one reply.

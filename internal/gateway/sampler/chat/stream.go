@@ -87,7 +87,7 @@ func (t *tee) event(ev sse.Event) error {
 		t.done = true
 		return nil
 	}
-	data, experts := chatwire.TakeExperts(chatwire.Finite(ev.Data))
+	data, experts := chatwire.TakeExperts(chatwire.Mend(ev.Data))
 	a, ok := chatwire.ReadAnswer(data, t.acc.o.LogProbs)
 	if !ok {
 		return fmt.Errorf("%w: an event that is not JSON", errUpstreamSaid)
