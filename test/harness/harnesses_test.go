@@ -66,10 +66,14 @@ func harnesses() []harness {
 // URL and an attempt's credential: once at a token sampler with a pause in the
 // middle, once at a chat server. Every call must be on record, as it was sampled.
 func TestHarnesses(t *testing.T) {
+	hold := 5 * time.Second
+	if os.Getenv("FULGUR_HARNESS") == "all" {
+		hold = 35 * time.Second // long enough for two keep-alives
+	}
 	for _, h := range harnesses() {
 		t.Run(h.script, func(t *testing.T) {
 			needHarness(t, h.heavy)
-			t.Run("at a token sampler, with a pause", func(t *testing.T) { h.try(t, fulgur.EndpointTokens, 5*time.Second) })
+			t.Run("at a token sampler, with a pause", func(t *testing.T) { h.try(t, fulgur.EndpointTokens, hold) })
 			t.Run("at a chat server", func(t *testing.T) { h.try(t, fulgur.EndpointChat, 0) })
 		})
 	}
@@ -91,7 +95,7 @@ func (h *harness) try(t *testing.T, kind fulgur.EndpointKind, hold time.Duration
 	if err := os.Mkdir(work, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	out := runScript(t, h.script, 90*time.Second, g.url+h.base, a.Credential, work, taskPrompt)
+	out := runScript(t, h.script, 2*time.Minute, g.url+h.base, a.Credential, work, taskPrompt)
 	if b, err := os.ReadFile(filepath.Join(work, "hello.txt")); err != nil || string(b) != "hello\n" {
 		t.Errorf("the file holds %q, %v", b, err)
 	}

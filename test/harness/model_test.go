@@ -82,6 +82,7 @@ func newModel(t *testing.T, tool string, steps []step, before func(step int)) *m
 	mux := http.NewServeMux()
 	mux.Handle("/v1/", serve.New(m, serve.Options{Model: modelName, ContextLength: 1 << 18, VocabSize: m.tok.VocabSize()}))
 	mux.HandleFunc("POST /v1/chat/completions", m.chat)
+	mux.HandleFunc("POST /tokenize", m.tokenize)
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	m.URL = s.URL + "/v1"
@@ -137,30 +138,51 @@ func (m *model) Generate(ctx context.Context, req engine.GenerateRequest, emit f
 // logProbOf makes a log prob that tells tokens apart.
 func logProbOf(id int32) float32 { return -0.25 - float32(id%8)/16 }
 
-// chat answers as vLLM does for return_token_ids and logprobs.
-func (m *model) chat(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Stream   bool
-		Tools    []json.RawMessage
-		Messages []turn
-	}
+// chatRequest is what the model reads of a chat request.
+type chatRequest struct {
+	Stream   bool
+	Tools    []json.RawMessage
+	Messages []turn
+}
+
+// read reads a chat request: the assistant's turns in it, and its prompt's tokens.
+func (m *model) read(w http.ResponseWriter, r *http.Request) (q chatRequest, turns int, prompt []int32, ok bool) {
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
 		err = json.Unmarshal(body, &q)
 	}
 	if err != nil {
 		http.Error(w, `{"error":{"message":"this is not a chat request","type":"BadRequestError","param":null,"code":400}}`, http.StatusBadRequest)
-		return
+		return q, 0, nil, false
 	}
-	turns, all := 0, ""
+	var b strings.Builder
+	for _, t := range q.Tools {
+		b.Write(t)
+	}
 	for _, x := range q.Messages {
 		if x.Role == "assistant" {
 			turns++
 		}
-		all += x.written()
+		b.WriteString(x.written())
+	}
+	return q, turns, m.tok.Encode(nil, b.String()+"<|im_start|>assistant\n"), true
+}
+
+// tokenize counts a chat request's tokens, as vLLM's route of that name does.
+func (m *model) tokenize(w http.ResponseWriter, r *http.Request) {
+	if _, _, prompt, ok := m.read(w, r); ok {
+		_ = json.NewEncoder(w).Encode(map[string]any{"count": len(prompt), "max_model_len": 1 << 18, "tokens": prompt})
+	}
+}
+
+// chat answers as vLLM does for return_token_ids and logprobs.
+func (m *model) chat(w http.ResponseWriter, r *http.Request) {
+	q, turns, prompt, ok := m.read(w, r)
+	if !ok {
+		return
 	}
 	text, s := m.next(turns, m.tool != "" && len(q.Tools) == 0)
-	prompt, ids := m.tok.Encode(nil, all+"<|im_start|>assistant\n"), append(m.tok.Encode(nil, text), m.end)
+	ids := append(m.tok.Encode(nil, text), m.end)
 	usage := map[string]int{"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)}
 	finish := "stop"
 	calls := []map[string]any{}

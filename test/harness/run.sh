@@ -22,28 +22,30 @@ need "npm --version" nodejs npm
 
 scripts="agentlightning sdks pi codex claude-code"
 [ "${HARNESS:-}" = all ] && scripts="$scripts qwen-code opencode openhands mini-swe-agent"
-for s in $scripts; do
-  began=$SECONDS
-  "run/$s.sh" --install
-  (( SECONDS - began > 1 )) && echo "$s: installed in $((SECONDS - began)) s"
-done
+# Three at a time: they wait for the network more than for the processor.
+echo "$scripts" | xargs -n 1 -P 3 sh -c 'began=$(date +%s); "run/$0.sh" --install || exit 255
+took=$(($(date +%s) - began)); [ "$took" -le 1 ] || echo "$0: installed in $took s"' &
+installed=$!
 
 export FULGUR_HARNESS=${HARNESS:-1}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 go build -o "$tmp/fulgur" ../../cmd/fulgur
 go test -c -o "$tmp/harness.test" .
 export HARNESS_BINARY=$tmp/fulgur
+wait "$installed"
 run=("$tmp/harness.test" -test.v -test.timeout 20m "$@")
 
 # Training installs the agent's own packages, so it needs the network.
-(( $# )) || "${run[@]}" -test.run 'TestPythonAgents'
+failed=0
+(( $# )) || "${run[@]}" -test.run 'TestPythonAgents' || failed=1
 
 # up raises the loopback interface of the namespace.
 up='import fcntl, socket, struct; fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh14s", b"lo", 0x41, b""))'
 alone=(unshare --net); [ "$(id -u)" = 0 ] || alone=(unshare --map-root-user --net)
-inside=(sh -c "python3 -c '$up' && exec \"\$@\"" sh)
-if ! "${alone[@]}" "${inside[@]}" true 2>/dev/null; then
+alone+=(sh -c "python3 -c '$up' && exec \"\$@\"" sh)
+if ! "${alone[@]}" true 2>/dev/null; then
   echo "a network namespace isn't allowed here: the harnesses run without one"
-  alone=() inside=()
+  alone=(env)
 fi
-"${alone[@]}" "${inside[@]}" "${run[@]}" -test.skip 'TestPythonAgents'
+"${alone[@]}" "${run[@]}" -test.skip 'TestPythonAgents' || failed=1
+exit $failed

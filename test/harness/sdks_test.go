@@ -23,7 +23,7 @@ func TestSDKs(t *testing.T) {
 		parts string
 	}{
 		{"at a token sampler", fulgur.EndpointTokens, "chat chat_tools completions responses messages count_tokens models errors"},
-		{"at a chat server", fulgur.EndpointChat, "chat chat_tools responses messages models errors"},
+		{"at a chat server", fulgur.EndpointChat, "chat chat_tools responses messages count_tokens models errors"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := startGateway(t)
