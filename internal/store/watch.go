@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/fulgur-rl/fulgur"
@@ -23,6 +24,7 @@ func (s *Store) Head(context.Context) (fulgur.Seq, error) {
 // at most 4096; it blocks until there is one or ctx ends (KindCanceled). A reader
 // that is further behind than memory reaches, or reads on after a restart,
 // gets the newest change of each rollout, and of each run, in place of all of them.
+// KindInvalid for a position that the record has not reached.
 func (s *Store) Changes(ctx context.Context, run fulgur.RunID, after fulgur.Seq) ([]fulgur.Change, error) {
 	const op = "watch changes"
 	for {
@@ -34,6 +36,9 @@ func (s *Store) Changes(ctx context.Context, run fulgur.RunID, after fulgur.Seq)
 		}
 		wake, newest := s.live.wake, s.live.seq
 		s.mu.RUnlock()
+		if after > newest {
+			return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("position %d is ahead of the record, which ends at %d: it is another record's; begin again at its head", after, newest), nil)
+		}
 		if old {
 			var err error
 			if out, err = s.oldChanges(ctx, run, after, newest); err != nil {

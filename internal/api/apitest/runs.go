@@ -124,6 +124,8 @@ func testWatch(t *testing.T, s Subject) {
 	_, err := s.API.Changes(short, "other", must(s.API.Head(ctx))(t))
 	wantKind(t, err, fulgur.KindCanceled)
 	// From the start, everything is there, and goes on.
+	_, err = s.API.Changes(ctx, "", must(s.API.Head(ctx))(t)+1)
+	wantKind(t, err, fulgur.KindInvalid) // a position of another record
 	all := must(s.API.Changes(ctx, "", 0))(t)
 	if len(all) == 0 || all[len(all)-1].Seq > must(s.API.Head(ctx))(t) {
 		t.Errorf("changes from the start: %+v", all)

@@ -48,7 +48,7 @@ func (c *Client) Changes(ctx context.Context, run fulgur.RunID, after fulgur.Seq
 			if ctx.Err() != nil {
 				return nil, canceled(op, ctx)
 			}
-			if again = true; alive {
+			if again = fulgur.KindOf(err) != fulgur.KindInvalid; alive {
 				broken, wait = time.Time{}, 50*time.Millisecond
 			}
 		}
@@ -148,10 +148,10 @@ func (c *Client) next(ctx context.Context, w *watch) (out []fulgur.Change, alive
 		case !ok:
 		case event == "error":
 			var p api.Problem
-			if json.Unmarshal(data, &p) != nil {
-				p.Detail = string(data)
+			if json.Unmarshal(data, &p) != nil || p.Kind == "" {
+				p.Kind, p.Detail = fulgur.KindUnavailable, string(data)
 			}
-			return nil, alive, fulgur.E(fulgur.KindUnavailable, op, p.Detail, nil)
+			return nil, alive, fulgur.E(p.Kind, op, p.Detail, nil)
 		default:
 			if err := json.Unmarshal(data, &out); err != nil || len(out) == 0 {
 				return nil, alive, fulgur.E(fulgur.KindInternal, op, "the server's watch cannot be read", err)
