@@ -42,6 +42,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub stri
 	who, err := g.identify(r.Context(), r)
 	v1 := p.v1 && who.Scope != fulgur.ScopeAttempt
 	if err != nil {
+		g.drain(w, r)
 		g.refuse(w, at.d, v1, err)
 		return
 	}
@@ -61,11 +62,13 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub stri
 	}
 	t, err := g.resolve(r.Context(), who, p)
 	if err != nil {
+		g.drain(w, r)
 		g.refuse(w, at.d, v1, err)
 		return
 	}
 	release, err := g.limit(r, &t)
 	if err != nil {
+		g.drain(w, r)
 		g.refuse(w, at.d, v1, err)
 		return
 	}
@@ -165,6 +168,7 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &big):
+		g.drain(w, r)
 		return nil, fulgur.E(fulgur.KindTooLarge, "read request", fmt.Sprintf("The request is larger than %d bytes, the most that is taken", g.o.MaxBody), nil)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", fmt.Sprintf("The request's body did not arrive within %s", g.o.ReadTimeout), err)
@@ -173,6 +177,24 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	}
 	return buf.Bytes(), nil
 }
+
+// drain reads over the body of a request that is refused, of one that is not
+// endless: a client that is still sending when its connection closes mostly does
+// not see the answer.
+func (g *Gateway) drain(w http.ResponseWriter, r *http.Request) {
+	limit := g.o.MaxBody
+	if limit < 0 {
+		limit = 64 << 20
+	}
+	if r.ContentLength > 2*limit || r.Header.Get("Expect") != "" { // who asks first does not send
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
+	_, _ = io.CopyN(io.Discard, r.Body, limit)
+}
+
+// drainTime bounds how long the body of a refused request is waited for.
+const drainTime = 5 * time.Second
 
 // newCallID returns a new id, random but for its rough order in time.
 func newCallID() fulgur.CallID {

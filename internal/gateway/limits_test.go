@@ -94,6 +94,45 @@ func TestHeaderLimit(t *testing.T) {
 	}
 }
 
+// GW-24: a client that writes its whole request before it reads gets the answer of
+// a refusal, however large the request.
+func TestLargeRequestsAreRefusedClearly(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxBody, o.MaxRate, o.Burst = 5<<20, 0.001, 1 })
+	h.rollout("r2", true, "ended-key")
+	h.end("ended-key")
+	h.chat(t, agentKey, hi) // the one that its rate has room for
+	body := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 4<<20) + `"}]}`
+	for is, c := range map[string]struct {
+		key, body string
+		status    int
+	}{
+		"above the limit":            {serverKey, body + body, 413},
+		"without a key":              {"", body, 401},
+		"of an attempt that is over": {"ended-key", body, 410},
+		"above its rate":             {agentKey, body, 429},
+	} {
+		t.Run(is, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := fmt.Fprintf(conn, "POST /proxy/rollout/%s/attempt/0/mode/train/openai/v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s",
+				map[bool]string{true: "r2", false: "r1"}[c.key == "ended-key"], c.key, len(c.body), c.body); err != nil {
+				t.Fatalf("writing: %v", err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if b, _ := io.ReadAll(resp.Body); resp.StatusCode != c.status || len(b) == 0 {
+				t.Errorf("%d %s", resp.StatusCode, b)
+			}
+		})
+	}
+}
+
 // Bodies that never end, by size or by time, end by a limit and leave nothing
 // on record.
 func TestEndlessBodies(t *testing.T) {
