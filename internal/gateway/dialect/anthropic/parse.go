@@ -1,15 +1,14 @@
 package anthropic
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
 )
 
 // request is a request's body, as far as it is read.
@@ -51,20 +50,10 @@ type toolChoice struct {
 // absent are one; unknown fields are ignored. max_tokens may be missing: it is in
 // requests to count tokens.
 func (Dialect) Parse(body []byte) (*call.Request, error) {
-	if len(bytes.TrimSpace(body)) == 0 {
-		body = []byte("{}")
-	}
 	var w request
-	err := json.Unmarshal(body, &w) // checks the whole body before anything else
-	var syntax *json.SyntaxError
-	if !utf8.Valid(body) || errors.As(err, &syntax) {
-		return nil, invalid("Invalid JSON in request body")
-	}
-	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
-		return nil, invalid("Request body must be a JSON object")
-	}
-	if k := duplicate(body); k != "" {
-		return nil, invalid(fmt.Sprintf("The field %q stands twice in the request body: send it once", k))
+	body, err, refusal := chatwire.ReadObject(body, &w)
+	if refusal != "" {
+		return nil, invalid(refusal)
 	}
 	r := reader{req: &call.Request{Body: body, Dialect: Name, N: 1, IncludeUsage: true}}
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
@@ -41,20 +40,10 @@ func invalid(msg string) *fulgur.Error {
 // Parse implements dialect.Dialect. Several prompts in one request are refused
 // (KindUnsupported): each would be a call of its own, and a record is of one.
 func (Dialect) Parse(body []byte) (*call.Request, error) {
-	if len(bytes.TrimSpace(body)) == 0 {
-		body = []byte("{}")
-	}
 	var w chatwire.TextRequest
-	err := json.Unmarshal(body, &w) // checks the whole body before anything else
-	var syntax *json.SyntaxError
-	if !utf8.Valid(body) || errors.As(err, &syntax) {
-		return nil, invalid("Invalid JSON in request body")
-	}
-	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
-		return nil, invalid("Request body must be a JSON object")
-	}
-	if k := chatwire.Duplicate(body); k != "" {
-		return nil, invalid(fmt.Sprintf("The field %q stands twice in the request body: send it once", k))
+	body, err, refusal := chatwire.ReadObject(body, &w)
+	if refusal != "" {
+		return nil, invalid(refusal)
 	}
 	req := &call.Request{Body: body, Dialect: Name, N: 1}
 	var wrong *json.UnmarshalTypeError

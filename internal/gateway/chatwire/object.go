@@ -1,0 +1,31 @@
+package chatwire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// ReadObject decodes a request's body, which has to be one JSON object with no
+// field twice; an empty body is the empty object. refusal says in words for the
+// client why nobody could read it, "" if one can. wrong is encoding/json's
+// complaint of a field's type; the other fields are read all the same.
+func ReadObject(body []byte, into any) (object []byte, wrong error, refusal string) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		body = []byte("{}")
+	}
+	err := json.Unmarshal(body, into) // checks the whole body before anything else
+	var syntax *json.SyntaxError
+	if !utf8.Valid(body) || errors.As(err, &syntax) {
+		return nil, nil, "Invalid JSON in request body"
+	}
+	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
+		return nil, nil, "Request body must be a JSON object"
+	}
+	if k := Duplicate(body); k != "" {
+		return nil, nil, fmt.Sprintf("The field %q stands twice in the request body: send it once", k)
+	}
+	return body, err, ""
+}
