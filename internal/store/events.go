@@ -61,11 +61,12 @@ func (s *Store) AppendEvent(ctx context.Context, ev fulgur.Event) (fulgur.Event,
 // agentReward returns the reward that ev gives to e, or why it does not count.
 func agentReward(e *entry, ev fulgur.Event) (float64, string) {
 	var data struct{ Value *float64 }
-	switch err := json.Unmarshal(ev.Data, &data); {
+	err := json.Unmarshal(ev.Data, &data)
+	switch {
+	case e.State.Terminal():
+		return 0, fulgur.UnusedLate
 	case err != nil || data.Value == nil:
 		return 0, "its value is no number"
-	case e.State.Terminal():
-		return 0, "late: the rollout had ended"
 	case len(e.attempts) > 0 && ev.Attempt != e.LastAttempt:
 		return 0, "not of the last attempt"
 	case e.Rewards != fulgur.RewardsAgent:

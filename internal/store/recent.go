@@ -8,7 +8,7 @@ import (
 )
 
 // maxRecent bounds the memory for the records of recent rollouts, in bytes.
-const maxRecent = 64 << 20
+const maxRecent = 40 << 20
 
 // recents are the rollouts that this process created last, with their calls:
 // what a trainer reads when they end costs no query, no decompression and no
@@ -63,8 +63,8 @@ func (s *recents) publish(b *batch, created int64) {
 		if r := s.of(c.call.Rollout, c.num); r != nil {
 			slim := slimmed(*c.call)
 			slim.Seq, slim.Run = c.seq, r.e.Run
+			s.grow(r, sizeOf(&slim)-r.share(&slim))
 			r.calls = append(r.calls, slim)
-			s.grow(r, sizeOf(&slim))
 		}
 	}
 	for s.bytes > s.limit && len(s.order) > 1 {
@@ -74,6 +74,40 @@ func (s *recents) publish(b *batch, created int64) {
 	if len(s.order) > 64 && len(s.order) > 2*len(s.byID) {
 		s.order = slices.DeleteFunc(s.order, func(r *recent) bool { return r.gone })
 	}
+}
+
+// share lets the newest call of c's attempt have its prompt in the memory of c's,
+// where c goes on from it: a history that grows is held once. It returns the bytes
+// that this saves.
+func (r *recent) share(c *fulgur.Call) (saved int) {
+	at := len(r.calls) - 1
+	for at >= 0 && r.calls[at].Attempt != c.Attempt {
+		at--
+	}
+	if at < 0 {
+		return 0
+	}
+	old := &r.calls[at]
+	before := sizeOf(old)
+	if n := len(old.PromptIDs); n <= len(c.PromptIDs) && slices.Equal(old.PromptIDs, c.PromptIDs[:n]) {
+		if old.PromptIDs != nil {
+			old.PromptIDs = c.PromptIDs[:n:n]
+		}
+		saved = 4 * n
+	}
+	if n := len(old.Messages); n <= len(c.Messages) && slices.EqualFunc(old.Messages, c.Messages[:n], identical) {
+		for i := range old.Messages {
+			saved += messageSize(&old.Messages[i])
+		}
+		if old.Messages != nil {
+			old.Messages = c.Messages[:n:n]
+		}
+	}
+	return min(saved, before)
+}
+
+func identical(a, b fulgur.Message) bool {
+	return a.Role == b.Role && a.Content == b.Content && a.Reasoning == b.Reasoning && a.ToolCallID == b.ToolCallID && a.Name == b.Name && slices.Equal(a.ToolCalls, b.ToolCalls)
 }
 
 func (s *recents) grow(r *recent, n int) {

@@ -320,6 +320,9 @@ func (s *Store) PatchStatus(ctx context.Context, id fulgur.RolloutID, p fulgur.S
 			out = e.Rollout
 			return nil
 		}
+		if e.State.Terminal() && (overwrites(string(e.LastAttempt), p.LastAttempt) || overwrites(e.Error, p.Error)) {
+			return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("Rollout %s has ended (%s): its last_attempt_id and error_message stay", id, e.State), nil)
+		}
 		e = e.clone()
 		set := func(to *string, v **string) {
 			if v != nil {
@@ -337,6 +340,11 @@ func (s *Store) PatchStatus(ctx context.Context, id fulgur.RolloutID, p fulgur.S
 		return nil
 	})
 	return out, err
+}
+
+// overwrites says whether a patch gives something else in the place of what is there.
+func overwrites(old string, v **string) bool {
+	return v != nil && old != "" && (*v == nil || **v != old)
 }
 
 func (b *batch) patchState(e *entry, state *fulgur.RolloutState) {

@@ -30,6 +30,9 @@ func testHistories(t *testing.T, driver func() store.Driver) {
 	s := Open(t, driver())
 	ids := []fulgur.RolloutID{"a", "b"}
 	create(t, s, ids...)
+	for _, id := range ids {
+		must(s.OpenAttempt(ctx, id))(t)
+	}
 	want := map[fulgur.RolloutID][]fulgur.Call{}
 	talks := map[fulgur.RolloutID]*Talk{"a": NewTalk(1), "b": NewTalk(2)}
 	record := func(n int) {
@@ -51,6 +54,13 @@ func testHistories(t *testing.T, driver func() store.Driver) {
 			for i := range got {
 				if !reflect.DeepEqual(got[i], want[id][i]) { // cmp is slow
 					t.Fatalf("call %d (-want +got):\n%s", i, cmp.Diff(want[id][i], got[i]))
+				}
+			}
+			for i, r := range must(s.Records(ctx, []fulgur.RolloutID{id}))(t)[0].Calls {
+				w := want[id][i]
+				w.Request, w.Sent, w.Response, w.Tools = nil, nil, nil, nil
+				if !reflect.DeepEqual(r, w) {
+					t.Fatalf("record %d (-want +got):\n%s", i, cmp.Diff(w, r))
 				}
 			}
 			for i, r := range must(s.Responses(ctx, id, "0"))(t) {

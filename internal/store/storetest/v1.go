@@ -72,7 +72,10 @@ func testPatch(t *testing.T, driver func() store.Driver) {
 		{"null clears", fulgur.StatusPatch{Error: null}, "", fulgur.Running, "job", "0", "", 4},
 		{"failed", fulgur.StatusPatch{State: state(fulgur.Failed), Error: text("exited with code 1")}, "", fulgur.Failed, "job", "0", "exited with code 1", 5},
 		{"ended is final", fulgur.StatusPatch{State: state(fulgur.Succeeded)}, fulgur.KindConflict, fulgur.Failed, "job", "0", "exited with code 1", 5},
-		{"other fields of an ended one", fulgur.StatusPatch{Error: text("other"), JobName: text("late")}, "", fulgur.Failed, "late", "0", "other", 6},
+		{"other fields of an ended one", fulgur.StatusPatch{JobName: text("late"), Error: text("exited with code 1")}, "", fulgur.Failed, "late", "0", "exited with code 1", 6},
+		{"the first cause stays (ST-06)", fulgur.StatusPatch{Error: text("other")}, fulgur.KindConflict, fulgur.Failed, "late", "0", "exited with code 1", 6},
+		{"nor is it cleared", fulgur.StatusPatch{Error: null}, fulgur.KindConflict, fulgur.Failed, "late", "0", "exited with code 1", 6},
+		{"nor the last attempt replaced", fulgur.StatusPatch{LastAttempt: text("7"), JobName: text("x")}, fulgur.KindConflict, fulgur.Failed, "late", "0", "exited with code 1", 6},
 	} {
 		_, err := s.PatchStatus(ctx, "r", c.patch)
 		if fulgur.KindOf(err) != c.kind {
@@ -81,7 +84,7 @@ func testPatch(t *testing.T, driver func() store.Driver) {
 		r := must(s.Rollout(ctx, "r"))(t)
 		equal(t, c.name, []any{r.State, r.JobName, r.LastAttempt, r.Error, r.Version}, []any{c.state, c.job, c.last, c.err, c.version})
 	}
-	// ST-06: the first cause stays, whatever is patched later.
+	// ST-06: the first cause stays.
 	equal(t, "outcome", must(s.Rollout(ctx, "r"))(t).Outcome, &fulgur.Outcome{Class: fulgur.OutcomeAgent, Reason: "reported", Message: "exited with code 1"})
 	must(s.PatchStatus(ctx, "q", fulgur.StatusPatch{State: state(fulgur.Running)}))(t)
 	_, err := s.OpenAttempt(ctx, "q")
