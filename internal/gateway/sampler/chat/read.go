@@ -48,6 +48,9 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 		}
 	}
 	acc.end()
+	if res.Fault == "" && !acc.seen {
+		res.Fault = "upstream's answer has no choice with index 0"
+	}
 }
 
 // maxSaid bounds what of an upstream's message is in a record's error; the whole is

@@ -130,6 +130,25 @@ func TestBrokenStreamsAreTriedAgain(t *testing.T) {
 	}
 }
 
+// An answer whose choices leave the first one out is none: nothing of it is
+// passed on as a reply, streamed or not.
+func TestNoFirstChoice(t *testing.T) {
+	s, ep, _ := upstream(t, chat.Options{}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, strings.Replace(fine, `"index":0`, `"index":5`, 1))
+	})
+	for _, stream := range []bool{false, true} {
+		var emit func(call.Delta) error
+		if stream {
+			emit = func(call.Delta) error { t.Error("a piece of it is passed on"); return nil }
+		}
+		res, err := s.Sample(t.Context(), samplertest.Order(ep, "hi", stream), emit)
+		if err == nil && res.Fault == "" {
+			t.Errorf("stream %t: taken for an answer: %+v", stream, res)
+		}
+	}
+}
+
 // GW-01: ids that do not add up to the usage are told as they are, streamed too:
 // the record is then token_count_mismatch.
 func TestSwallowedTokens(t *testing.T) {
