@@ -181,10 +181,11 @@ func (g *generator) try(ctx context.Context, req engine.GenerateRequest, t **tic
 		}
 	}
 	switch {
-	case lost(err): // restarted, or the session has lapsed
-		g.s.forget(**t)
+	case lost(err): // restarted, or lapsed; or what is to be sampled is not there
+		old := **t
+		g.s.forget(old)
 		*t = nil
-		return sequence{}, true, err
+		return sequence{}, !old.fresh, err
 	case statusOf(err) == 409: // the name is taken by another request
 		*t = nil
 		return sequence{}, true, err

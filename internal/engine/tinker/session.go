@@ -3,6 +3,7 @@ package tinker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -47,6 +48,7 @@ func newServer(c *Client, at place) *server {
 type ticket struct {
 	session string // sampling session
 	seq     int64
+	fresh   bool // the sampling session was opened for it
 }
 
 // ticket names the next request, and opens the sessions that it needs.
@@ -87,7 +89,7 @@ func (s *server) ticket(ctx context.Context, src source) (ticket, error) {
 		}
 		s.samplers[src] = &sampling{id: a.ID, next: 1}
 		s.mu.Unlock()
-		return ticket{a.ID, 0}, nil
+		return ticket{a.ID, 0, true}, nil
 	}
 }
 
@@ -100,7 +102,7 @@ func (s *server) known(src source) (ticket, bool) {
 	}
 	s.used = time.Now()
 	sam.next++
-	return ticket{sam.id, sam.next - 1}, true
+	return ticket{sam.id, sam.next - 1, false}, true
 }
 
 // session returns the open session and the number of a sampling session to be
@@ -189,16 +191,12 @@ func (s *server) drop(id string) {
 	}
 }
 
-// forget drops what a request was named by, which the server does not know.
+// forget drops a sampling session that the server does not know. Whether the
+// session went with it, opening another one will show.
 func (s *server) forget(t ticket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, sam := range s.samplers {
-		if sam.id == t.session {
-			s.endLocked()
-			return
-		}
-	}
+	maps.DeleteFunc(s.samplers, func(_ source, sam *sampling) bool { return sam.id == t.session })
 }
 
 // end forgets the session, whatever it is.

@@ -46,7 +46,7 @@ func run(t *testing.T, setup Setup, atOnce bool) {
 	t.Run("a raw prompt is continued as it is, and a stop string is cut from the answer", func(t *testing.T) { raw(t, setup) })
 	t.Run("a dialect that nobody relays gets pieces with fields", func(t *testing.T) { converted(t, setup) })
 	t.Run("the end of its context ends a generation within a second", func(t *testing.T) { cancelled(t, setup) })
-	t.Run("an error of emit ends the generation", func(t *testing.T) { emitFails(t, setup) })
+	t.Run("an error of emit ends the generation", func(t *testing.T) { emitFails(t, setup, atOnce) })
 	t.Run("a failure in the middle is an error with what there was", func(t *testing.T) { breaks(t, setup, atOnce) })
 	t.Run("a limit of tokens ends with length", func(t *testing.T) { length(t, setup) })
 	t.Run("a prompt that does not fit is said to be so", func(t *testing.T) { tooLong(t, setup) })
@@ -262,8 +262,12 @@ func cancelled(t *testing.T, setup Setup) {
 	}
 }
 
-func emitFails(t *testing.T, setup Setup) {
-	gen := slow(1000, 5*time.Millisecond)
+func emitFails(t *testing.T, setup Setup, atOnce bool) {
+	n := 1000
+	if atOnce {
+		n = 50 // all of it is waited for
+	}
+	gen := slow(n, 5*time.Millisecond)
 	s, ep := setup(t, gen)
 	gone := errors.New("the client is gone")
 	_, err := s.Sample(t.Context(), Order(ep, "hi", true), func(call.Delta) error { return gone })
