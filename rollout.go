@@ -224,6 +224,9 @@ type Change struct {
 	Phase   Phase        `json:"phase,omitempty"` // of the attempt, after the change
 }
 
+// UnusedLate is Event.Unused of a reward that came after its rollout's end.
+const UnusedLate = "late: the rollout had ended"
+
 // Event is an append-only item of an attempt: a reward, or the user's own.
 type Event struct {
 	Seq     Seq             `json:"seq"`

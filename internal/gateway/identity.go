@@ -103,6 +103,9 @@ func (g *Gateway) resolve(ctx context.Context, who fulgur.Identity, p path) (tar
 		}
 		return target{}, err
 	}
+	if ro.State.Terminal() {
+		return target{v1: p.v1}, g.late(g.attempts.get(attemptKey{p.rollout, p.attempt}))
+	}
 	run := ro.Run
 	if run == "" {
 		run = fulgur.DefaultRun
