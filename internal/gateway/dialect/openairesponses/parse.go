@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -194,6 +195,9 @@ func (r *reader) number(v gjson.Result, param string) *float64 {
 		return nil
 	case v.Type != gjson.Number:
 		r.complain(param, fmt.Sprintf("The field %q must be a number", param))
+		return nil
+	case math.IsInf(v.Num, 0): // 1e999: JSON has such numbers, no record and no server takes them
+		r.complain(param, fmt.Sprintf("The field %q is too large a number", param))
 		return nil
 	}
 	return &v.Num

@@ -148,6 +148,7 @@ func TestComplaints(t *testing.T) {
 		"a built-in tool forced":       {`{"input":"x","tool_choice":{"type":"web_search"}}`, "tool_choice", "not offered"},
 		"a choice that is a number":    {`{"input":"x","tool_choice":5}`, "tool_choice", "word or an object"},
 		"a temperature below zero":     {`{"input":"x","temperature":-1}`, "temperature", "at least 0"},
+		"a top_p beyond all numbers":   {`{"input":"x","top_p":1e999}`, "top_p", "too large"},
 		"a temperature that is text":   {`{"input":"x","temperature":"1"}`, "temperature", "must be a number"},
 		"no token to sample":           {`{"input":"x","max_output_tokens":0}`, "max_output_tokens", "at least 1"},
 		"half a token to sample":       {`{"input":"x","max_output_tokens":1.5}`, "max_output_tokens", "whole number"},
