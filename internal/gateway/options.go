@@ -97,6 +97,9 @@ type Options struct {
 	// retry to join; 0: 750 ms, less than 0: not at all. RetryKeep is how long an
 	// answer that could not be delivered waits for one; 0: 10 s, less than 0: not.
 	RetryGrace, RetryKeep time.Duration
+	// ModelGap is how long a call waits where its model has no endpoint but had one:
+	// v1's trainer deletes them and registers them anew. 0: 3 s, less than 0: not.
+	ModelGap time.Duration
 	// HoldLimit is the longest hold of a call; 0: 15 minutes.
 	HoldLimit time.Duration
 
@@ -127,7 +130,7 @@ func (o Options) defaults() Options {
 		def time.Duration
 	}{
 		{&o.ReadTimeout, time.Minute}, {&o.WriteTimeout, time.Minute}, {&o.KeepAlive, 15 * time.Second},
-		{&o.SpaceAfter, 45 * time.Second}, {&o.HoldLimit, 15 * time.Minute},
+		{&o.SpaceAfter, 45 * time.Second}, {&o.HoldLimit, 15 * time.Minute}, {&o.ModelGap, 3 * time.Second},
 		{&o.RetryGrace, 750 * time.Millisecond}, {&o.RetryKeep, 10 * time.Second},
 	} {
 		if *d.v == 0 {

@@ -28,14 +28,49 @@ func pick(list []fulgur.Endpoint, key string) fulgur.Endpoint {
 type router struct {
 	mu    sync.Mutex
 	table *route.Table
+	// served are the models that have had an endpoint, as servedModel.
+	served sync.Map
 }
 
-// endpoints lists where a call may go now.
+type servedModel struct {
+	run   fulgur.RunID
+	model string
+}
+
+// gapLook is how often a model without an endpoint is looked up while a call waits.
+const gapLook = 20 * time.Millisecond
+
+// endpoints lists where a call may go now. A model that has none but had some is
+// waited for, for a short time.
 func (g *Gateway) endpoints(ctx context.Context, t *target) ([]fulgur.Endpoint, error) {
-	list, err := g.o.Models.Endpoints(ctx, t.run, t.model)
-	if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound {
-		return nil, err
+	name := servedModel{t.run, t.model}
+	var until time.Time
+	for {
+		list, err := g.o.Models.Endpoints(ctx, t.run, t.model)
+		if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound {
+			return nil, err
+		}
+		_, served := g.router.served.Load(name)
+		if len(list) > 0 && !served {
+			g.router.served.Store(name, true)
+		}
+		now := time.Now()
+		if until.IsZero() {
+			until = now.Add(g.o.ModelGap)
+		}
+		if len(list) > 0 || !served || !now.Before(until) {
+			return g.usable(list, t)
+		}
+		select {
+		case <-time.After(gapLook):
+		case <-ctx.Done():
+			return nil, fulgur.E(fulgur.KindCanceled, "find endpoint", "The call was cancelled", context.Cause(ctx))
+		}
 	}
+}
+
+// usable returns endpoints that there are, of kinds that are served.
+func (g *Gateway) usable(list []fulgur.Endpoint, t *target) ([]fulgur.Endpoint, error) {
 	if len(list) == 0 {
 		return nil, fulgur.E(fulgur.KindUnavailable, "find endpoint", "No servers available for model '"+t.model+"'", nil)
 	}

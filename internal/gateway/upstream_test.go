@@ -496,6 +496,47 @@ func TestNoEndpoint(t *testing.T) {
 	}
 }
 
+// GW-22: v1's trainer resumes, deletes the models and registers them anew. A call
+// in the gap waits for them; one that finds none at all is told so.
+func TestModelsRegisteredAnew(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 2 * time.Second })
+	set := func(list []fulgur.Endpoint) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.endpoints = list
+	}
+	eps := slices.Clone(h.endpoints)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for n := 0; !stop.Load(); n++ {
+				if got := h.chat(t, agentKey, []string{hi, hiStream}[(i+n)%2]); got.status != 200 || got.err != nil {
+					t.Errorf("%d %s %v", got.status, got.body, got.err)
+				}
+			}
+		})
+	}
+	eventually(t, "calls are made", func() bool { return len(h.all()) > 4 })
+	for i := range 10 {
+		set(nil)
+		time.Sleep(20 * time.Millisecond)
+		eps[0].Version = fulgur.PolicyVersion(i)
+		set(slices.Clone(eps))
+		time.Sleep(20 * time.Millisecond)
+	}
+	stop.Store(true)
+	wg.Wait()
+	h = newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 50 * time.Millisecond })
+	h.chat(t, agentKey, hi)
+	h.mu.Lock()
+	h.endpoints = nil
+	h.mu.Unlock()
+	if got := h.chat(t, agentKey, hi); got.status != 503 || !strings.Contains(got.body, "No servers available") {
+		t.Errorf("behind the gap: %d %s", got.status, got.body)
+	}
+}
+
 // GW-21: n=2 is refused in training, passed on in validation.
 func TestSeveralAnswers(t *testing.T) {
 	h, u := chatHouse(t, jsonAnswer(goodAnswer))
