@@ -129,7 +129,9 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 		return broken
 	}
 	id := newCallID()
-	if _, err := g.endpoints(r.Context(), &t); err != nil {
+	// An update may take the endpoints away while calls are held; they are looked up
+	// again when the call goes on.
+	if _, err := g.endpoints(r.Context(), &t); err != nil && !g.gates.holds(t.run) {
 		g.refuseCall(w, d, t, err)
 		return false
 	}

@@ -110,6 +110,17 @@ func (s *gates) check(run fulgur.RunID) error {
 	return nil
 }
 
+// holds says whether a call of the run would be held now.
+func (s *gates) holds(run fulgur.RunID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all.paused {
+		return !s.all.refuse
+	}
+	g := s.gateLocked(run)
+	return g.paused && !g.refuse
+}
+
 // enter waits until calls of the run go through, at most limit, and counts one
 // as in flight. hold is called once if it has to wait. abort is called, from
 // another goroutine, if a drain gives the call up.

@@ -58,7 +58,7 @@ func (g *Gateway) endpoints(ctx context.Context, t *target) ([]fulgur.Endpoint, 
 		if until.IsZero() {
 			until = now.Add(g.o.ModelGap)
 		}
-		if len(list) > 0 || !served || !now.Before(until) {
+		if len(list) > 0 || !served || !now.Before(until) || g.gates.holds(t.run) {
 			return g.usable(list, t)
 		}
 		select {

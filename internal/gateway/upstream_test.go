@@ -537,6 +537,27 @@ func TestModelsRegisteredAnew(t *testing.T) {
 	}
 }
 
+// GW-22 within a pause that holds: an update takes the endpoints away for as long
+// as it takes.
+func TestModelsRegisteredAnewInAPause(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 20 * time.Millisecond })
+	eps := h.endpoints
+	h.pause(t, fulgur.PauseRequest{Owner: "x"})
+	h.mu.Lock()
+	h.endpoints = nil
+	h.mu.Unlock()
+	got := make(chan reply)
+	go func() { got <- h.chat(t, agentKey, hi) }()
+	eventually(t, "it is held", func() bool { return h.held(t) == 1 })
+	h.mu.Lock()
+	h.endpoints = eps
+	h.mu.Unlock()
+	h.resume(t)
+	if r := <-got; r.status != 200 {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+}
+
 // GW-21: n=2 is refused in training, passed on in validation.
 func TestSeveralAnswers(t *testing.T) {
 	h, u := chatHouse(t, jsonAnswer(goodAnswer))
