@@ -21,8 +21,9 @@ import (
 type bench struct {
 	fulgur, reference, nginx string // programs; "" leaves what is measured with it out
 	full                     bool
-	alone                    bool // only fulgur: to look into one figure
+	alone                    bool   // only fulgur: to look into one figure
 	dir                      string // of the servers' files; removed at the end
+	levels                   string // of part calls: "small:16,agent:256"
 	profiles                 string // folder for CPU profiles of fulgur serve; "": none
 	mock                     *mock
 	report                   report
@@ -41,6 +42,7 @@ func main() {
 	flag.BoolVar(&b.full, "full", false, "more calls, more repetitions, longer holds and streams")
 	flag.StringVar(&b.profiles, "profiles", "", "folder for CPU profiles of fulgur serve, one for each part")
 	flag.BoolVar(&b.alone, "alone", false, "measure fulgur serve alone, to profile it")
+	flag.StringVar(&b.levels, "levels", "small:16,small:256,small:1000,agent:16,agent:256,agent:1000", "sizes and callers of part calls")
 	parts := flag.String("parts", "calls,histories,streams,rollouts,holds", "which parts to run")
 	flag.Parse()
 	if err := b.run(strings.Split(*parts, ",")); err != nil {
