@@ -62,14 +62,14 @@ type EndpointKind string
 // The endpoint kinds.
 const (
 	EndpointChat   EndpointKind = "chat"   // OpenAI-compatible chat completions: messages in, text out
-	EndpointTokens EndpointKind = "tokens" // vLLM's completions with token ids: tokens in, tokens out
+	EndpointTokens EndpointKind = "tokens" // tokens in, tokens out: vLLM's completions with token ids, Tinker's asample
 )
 
 // Endpoint is where a model's calls go.
 type Endpoint struct {
 	Model   string        `json:"model"`
 	Kind    EndpointKind  `json:"kind"`
-	URL     string        `json:"url"`           // OpenAI base URL, ends in /v1; "inproc:" for an engine in this process
+	URL     string        `json:"url"`           // OpenAI base URL, ends in /v1; "inproc:" for an engine in this process; "tinker+https://…" for a Tinker server
 	Key     string        `json:"key,omitempty"` // what the upstream wants as bearer key
 	Version PolicyVersion `json:"version"`
 }
