@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -63,7 +64,7 @@ func (s *recents) publish(b *batch, created int64) {
 		if r := s.of(c.call.Rollout, c.num); r != nil {
 			slim := slimmed(*c.call)
 			slim.Seq, slim.Run = c.seq, r.e.Run
-			s.grow(r, sizeOf(&slim)-r.share(&slim))
+			s.grow(r, r.own(&slim))
 			r.calls = append(r.calls, slim)
 		}
 	}
@@ -76,34 +77,83 @@ func (s *recents) publish(b *batch, created int64) {
 	}
 }
 
-// share lets the newest call of c's attempt have its prompt in the memory of c's,
-// where c goes on from it: a history that grows is held once. It returns the bytes
-// that this saves.
-func (r *recent) share(c *fulgur.Call) (saved int) {
+// own gives c, which is to be kept, memory of its own, and returns how much, in
+// bytes. What a gateway reads is cut out of requests and responses, and a word of
+// one keeps the whole of it; and where c goes on from the call before, it shares that
+// one's memory: a history that grows is held once.
+func (r *recent) own(c *fulgur.Call) (size int) {
 	at := len(r.calls) - 1
 	for at >= 0 && r.calls[at].Attempt != c.Attempt {
 		at--
 	}
-	if at < 0 {
-		return 0
+	var old fulgur.Call
+	if at >= 0 {
+		old = r.calls[at]
 	}
-	old := &r.calls[at]
-	before := sizeOf(old)
-	if n := len(old.PromptIDs); n <= len(c.PromptIDs) && slices.Equal(old.PromptIDs, c.PromptIDs[:n]) {
-		if old.PromptIDs != nil {
-			old.PromptIDs = c.PromptIDs[:n:n]
-		}
-		saved = 4 * n
+	n := len(old.PromptIDs)
+	if n == 0 || n > len(c.PromptIDs) || !slices.Equal(old.PromptIDs, c.PromptIDs[:n]) {
+		n, old.PromptIDs = 0, nil
 	}
-	if n := len(old.Messages); n <= len(c.Messages) && slices.EqualFunc(old.Messages, c.Messages[:n], identical) {
-		for i := range old.Messages {
-			saved += messageSize(&old.Messages[i])
-		}
-		if old.Messages != nil {
-			old.Messages = c.Messages[:n:n]
+	if c.PromptIDs != nil {
+		size += 4 * (len(c.PromptIDs) - n)
+		if c.PromptIDs = append(old.PromptIDs, c.PromptIDs[n:]...); c.PromptIDs == nil {
+			c.PromptIDs = []int32{} // none, and told so
 		}
 	}
-	return min(saved, before)
+	m := len(old.Messages)
+	if m == 0 || m > len(c.Messages) || !slices.EqualFunc(old.Messages, c.Messages[:m], identical) {
+		m, old.Messages = 0, nil
+	}
+	if c.Messages != nil {
+		list := old.Messages
+		for i := range c.Messages[m:] {
+			list = append(list, ownMessage(&c.Messages[m+i]))
+			size += messageSize(&c.Messages[m+i])
+		}
+		c.Messages = list
+	}
+	if at >= 0 { // only the newest may go on in the same memory
+		kept := &r.calls[at]
+		kept.PromptIDs, kept.Messages = slices.Clip(kept.PromptIDs), slices.Clip(kept.Messages)
+	}
+	if c.Reply != nil {
+		size += messageSize(c.Reply)
+		m := ownMessage(c.Reply)
+		c.Reply = &m
+	}
+	size += 768 + 4*(len(c.SampledIDs)+len(c.LogProbs))
+	c.SampledIDs, c.LogProbs, c.Spans = slices.Clone(c.SampledIDs), slices.Clone(c.LogProbs), slices.Clone(c.Spans)
+	c.ID, c.Attempt, c.Rollout = fulgur.CallID(strings.Clone(string(c.ID))), fulgur.AttemptID(strings.Clone(string(c.Attempt))), r.e.ID
+	for _, s := range []*string{&c.Dialect, &c.Model, &c.FinishReason, &c.Error, &c.Auxiliary, &c.Endpoint.Model, &c.Endpoint.URL} {
+		*s = strings.Clone(*s)
+	}
+	c.Untrainable, c.Sampling.Stop = ownTexts(c.Untrainable), ownTexts(c.Sampling.Stop)
+	if c.Usage != nil {
+		u := *c.Usage
+		c.Usage = &u
+	}
+	return size
+}
+
+func ownTexts(list []string) []string {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i] = strings.Clone(list[i])
+	}
+	return list
+}
+
+func ownMessage(m *fulgur.Message) fulgur.Message {
+	out := *m
+	for _, s := range []*string{&out.Role, &out.Content, &out.Reasoning, &out.ToolCallID, &out.Name} {
+		*s = strings.Clone(*s)
+	}
+	out.ToolCalls = slices.Clone(m.ToolCalls)
+	for i := range out.ToolCalls {
+		c := &out.ToolCalls[i]
+		c.ID, c.Name, c.Arguments = strings.Clone(c.ID), strings.Clone(c.Name), strings.Clone(c.Arguments)
+	}
+	return out
 }
 
 func identical(a, b fulgur.Message) bool {
@@ -119,7 +169,7 @@ func (s *recents) drop(r *recent) {
 	if r.gone {
 		return
 	}
-	r.gone = true
+	r.gone, r.calls = true, nil // order may hold it for long
 	s.bytes -= r.bytes
 	if s.byID[r.e.ID] == r {
 		delete(s.byID, r.e.ID)
@@ -156,18 +206,6 @@ func slimmed(c fulgur.Call) fulgur.Call {
 	c.Endpoint.Key = ""
 	c.StartedAt = fromMicros(micros(c.StartedAt))
 	return c
-}
-
-// sizeOf is about what a slim call takes in memory.
-func sizeOf(c *fulgur.Call) int {
-	n := 768 + 4*(len(c.PromptIDs)+len(c.SampledIDs)+len(c.LogProbs))
-	for i := range c.Messages {
-		n += messageSize(&c.Messages[i])
-	}
-	if c.Reply != nil {
-		n += messageSize(c.Reply)
-	}
-	return n
 }
 
 func messageSize(m *fulgur.Message) int {
