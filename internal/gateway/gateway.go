@@ -163,8 +163,8 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if most < 0 {
 		most = math.MaxInt64 - 1
 	}
-	if n := r.ContentLength; n > 0 && n <= min(most, 64<<20) { // what a client only says takes no more memory than that
-		buf.Grow(int(n) + bytes.MinRead)
+	if n := r.ContentLength; n > 0 && n <= most { // what a client only says takes no more memory than that
+		buf.Grow(int(min(n, 256<<10)) + bytes.MinRead)
 	}
 	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, most))
 	var big *http.MaxBytesError
@@ -265,6 +265,8 @@ func (g *Gateway) refuseStatus(w http.ResponseWriter, d dialect.Dialect, v1 bool
 func setRetry(h http.Header, k fulgur.Kind) {
 	switch k {
 	case fulgur.KindGone, fulgur.KindContextFull, fulgur.KindInvalid, fulgur.KindUnsupported, fulgur.KindTooLarge:
+		h.Set("X-Should-Retry", "false")
+	case fulgur.KindTimeout: // minutes of tries are behind it: three times as many help nobody
 		h.Set("X-Should-Retry", "false")
 	case fulgur.KindUnavailable:
 		h.Set("Retry-After", "2")

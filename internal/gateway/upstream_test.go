@@ -206,6 +206,37 @@ func TestSwallowedTokens(t *testing.T) {
 	}
 }
 
+// GW-20 in a stream: each event is JSON, and the record flags the log probs.
+func TestBadLogProbsInAStream(t *testing.T) {
+	for _, bad := range []string{"NaN", "-Infinity", "-9999.0", "null"} {
+		h, _ := chatHouse(t, events(`data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2]}`+"\n\n",
+			`data: {"choices":[{"index":0,"delta":{"content":"NaN"},"token_ids":[7],"logprobs":{"content":[{"token":"NaN","logprob":`+bad+`}]}}]}`+"\n\n",
+			`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n"))
+		got := h.chat(t, agentKey, hiStream)
+		if got.status != 200 || !strings.Contains(got.body, `"content":"NaN"`) || !strings.HasSuffix(got.body, "data: [DONE]\n\n") {
+			t.Errorf("%s: client got %d %s", bad, got.status, got.body)
+		}
+		for frame := range strings.SplitSeq(strings.TrimSuffix(got.body, "\n\n"), "\n\n") {
+			if data := strings.TrimPrefix(frame, "data: "); data != "[DONE]" && !json.Valid([]byte(data)) {
+				t.Errorf("%s: %q", bad, frame)
+			}
+		}
+		if c := h.last(t); c.Trainable || c.Untrainable[0] != fulgur.UntrainableLogProbs || fmt.Sprint(c.SampledIDs) != "[7]" || !json.Valid(c.Response) {
+			t.Errorf("%s: record %v %v %s", bad, c.Untrainable, c.SampledIDs, c.Response)
+		}
+	}
+}
+
+// GW-19: without log probs being asked for, a call trains without them.
+func TestLogProbsNotAskedFor(t *testing.T) {
+	h, u := chatHouse(t, jsonAnswer(strings.Replace(goodAnswer, `{"content":[{"token":"o","logprob":-0.5},{"token":"k","logprob":-0.25}]}`, "null", 1)),
+		func(o *gateway.Options, _ *book) { o.NoLogProbs = true })
+	h.chat(t, agentKey, hi)
+	if c := h.last(t); !c.Trainable || len(c.LogProbs) != 0 || fmt.Sprint(c.SampledIDs) != "[7 8]" || strings.Contains(u.bodies[0], "logprobs") {
+		t.Errorf("record %+v of %s", c, u.bodies[0])
+	}
+}
+
 // GW-17, GW-18: encodings agree with headers; what is not JSON keeps status,
 // type and body, and is marked.
 func TestOddBodies(t *testing.T) {
@@ -277,121 +308,6 @@ func TestOddBodies(t *testing.T) {
 	}
 }
 
-// GW-12, GW-13: tries are bounded; a call that failed for good is on record
-// with their number; what another try can't help is not tried again.
-func TestUpstreamFails(t *testing.T) {
-	for is, c := range map[string]struct {
-		answer http.HandlerFunc
-		hits   int64
-		status int
-		says   string
-		fate   fulgur.Fate
-	}{
-		"always 503": {func(w http.ResponseWriter, r *http.Request) {
-			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
-		}, 6, 503, "busy", fulgur.FateRefused},
-		"503 for longer than a call waits": {func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Retry-After", "77")
-			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
-		}, 1, 503, "busy", fulgur.FateRefused},
-		"always dropped": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 6, 502, "Upstream model server request failed", fulgur.FateRefused},
-		"422 is not retried": {func(w http.ResponseWriter, r *http.Request) {
-			http.Error(w, `{"detail":"x"}`, http.StatusUnprocessableEntity)
-		}, 1, 422, "detail", fulgur.FateRefused},
-	} {
-		t.Run(is, func(t *testing.T) {
-			h, u := chatHouse(t, c.answer)
-			for _, body := range []string{hi, hiStream} {
-				u.hits.Store(0)
-				got := h.chat(t, agentKey, body)
-				if got.status != c.status || !strings.Contains(got.body, c.says) || u.hits.Load() != c.hits {
-					t.Errorf("%d %s after %d hits", got.status, got.body, u.hits.Load())
-				}
-				if wait := got.header.Get("Retry-After"); c.status == 503 && c.hits == 1 && wait != "77" {
-					t.Errorf("Retry-After is %q, want the upstream's", wait)
-				}
-				r := h.last(t)
-				if r.Fate != c.fate || r.HTTPStatus != c.status || r.Retries != int(c.hits)-1 || r.Error == "" || r.Trainable {
-					t.Errorf("record: %+v", r)
-				}
-			}
-		})
-	}
-	t.Run("GW-12 connection refused", func(t *testing.T) {
-		h, u := chatHouse(t, jsonAnswer(goodAnswer))
-		u.Close()
-		got := h.chat(t, agentKey, hi)
-		r := h.last(t)
-		if got.status != 502 || got.code() != "upstream" || r.Retries != 5 || !strings.Contains(r.Error, "refused") || r.Latency <= 0 {
-			t.Errorf("%d %s, record %+v", got.status, got.body, r)
-		}
-		v1 := post(t, t.Context(), h.url+"/proxy/rollout/r1/attempt/0/mode/train/openai/v1/chat/completions", serverKey, hi)
-		if v1.status != 502 || v1.body != `{"detail":"Upstream model server request failed"}` {
-			t.Errorf("v1: %d %s", v1.status, v1.body)
-		}
-	})
-	t.Run("fails, then answers", func(t *testing.T) {
-		var n atomic.Int64
-		h, _ := chatHouse(t, func(w http.ResponseWriter, r *http.Request) {
-			if n.Add(1) == 1 {
-				http.Error(w, "{}", http.StatusInternalServerError)
-				return
-			}
-			jsonAnswer(goodAnswer)(w, r)
-		})
-		if got := h.chat(t, agentKey, hi); got.status != 200 || h.last(t).Retries != 1 || !h.last(t).Trainable {
-			t.Errorf("%d, record %+v", got.status, h.last(t))
-		}
-	})
-}
-
-// GW-23: what does not fit the model's context is not tried again, is told to the
-// client as the server told it, and is on record as that.
-func TestContextFull(t *testing.T) {
-	for is, said := range map[string]string{
-		"the prompt (vLLM)":               `{"error":{"message":"This model's maximum context length is 1024 tokens. However, your prompt contains at least 1025 input tokens","type":"BadRequestError","code":400}}`,
-		"prompt and max_tokens (vLLM)":    `{"error":{"message":"max_tokens=5000 cannot be greater than max_model_len=1024. Please request fewer output tokens.","code":400}}`,
-		"the prompt (SGLang)":             `{"object":"error","message":"The input (2000 tokens) is longer than the model's context length (1024 tokens).","code":400}`,
-		"the prompt (OpenAI's code only)": `{"error":{"message":"too many tokens","code":"context_length_exceeded"}}`,
-	} {
-		t.Run(is, func(t *testing.T) {
-			h, u := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(http.StatusBadRequest)
-				_, _ = io.WriteString(w, said)
-			})
-			for _, body := range []string{hi, hiStream} {
-				u.hits.Store(0)
-				got := h.chat(t, agentKey, body)
-				r := h.last(t)
-				if got.status != 400 || got.body != said || u.hits.Load() != 1 {
-					t.Errorf("%d %s after %d tries", got.status, got.body, u.hits.Load())
-				}
-				if r.Trainable || r.Untrainable[0] != fulgur.UntrainableContext || !strings.Contains(r.Error, "status 400: ") || string(r.Response) != said {
-					t.Errorf("record: %v, %q, %s", r.Untrainable, r.Error, r.Response)
-				}
-			}
-		})
-	}
-	t.Run("another 400", func(t *testing.T) {
-		h, _ := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, `{"error":"temperature must be non-negative"}`)
-		})
-		h.chat(t, agentKey, hi)
-		if r := h.last(t); r.Untrainable[0] != fulgur.UntrainableError || !strings.Contains(r.Error, "400: temperature must") {
-			t.Errorf("record: %v, %q", r.Untrainable, r.Error)
-		}
-	})
-	t.Run("the gateway's own sampler", func(t *testing.T) {
-		h := newHouse(t)
-		got := h.chat(t, agentKey, `{"messages":[{"role":"user","content":"`+strings.Repeat("x", 5000)+`"}]}`)
-		if r := h.last(t); got.status != 400 || got.code() != "context_length_exceeded" || h.gen.Calls() != 0 || r.Untrainable[0] != fulgur.UntrainableContext {
-			t.Errorf("%d %s, record %v", got.status, got.body, r.Untrainable)
-		}
-	})
-}
-
 // A stream that ends early or carries an error never looks whole to the client.
 func TestBrokenStream(t *testing.T) {
 	first := `data: {"choices":[{"index":0,"delta":{"content":"x"},"token_ids":[7]}]}` + "\n\n"
@@ -429,36 +345,55 @@ func TestStreamFromAServerThatDoesNot(t *testing.T) {
 	}
 }
 
-// GW-15: four hundred calls are at the upstream at once.
+// GW-15: four hundred calls are at the upstream at once, again and again, and over
+// the connections of the first time.
 func TestNoHiddenQueue(t *testing.T) {
-	const n = 400
-	var at sync.WaitGroup
-	at.Add(n)
+	const n, rounds = 400, 5
+	var arrived, opened atomic.Int64
+	var conns sync.Map // by the address of their other end
+	gates := make([]chan struct{}, rounds)
+	for i := range gates {
+		gates[i] = make(chan struct{})
+	}
 	h, _ := chatHouse(t, func(w http.ResponseWriter, r *http.Request) {
-		at.Done()
-		at.Wait() // for all of them
+		if _, known := conns.LoadOrStore(r.RemoteAddr, true); !known {
+			opened.Add(1)
+		}
+		at := arrived.Add(1) - 1
+		if (at+1)%n == 0 {
+			close(gates[at/n])
+		}
+		<-gates[at/n] // for all of them
 		jsonAnswer(goodAnswer)(w, r)
 	})
-	client := &http.Client{Transport: &http.Transport{}}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: n}}
 	defer client.CloseIdleConnections()
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/openai/v1/chat/completions", strings.NewReader(hi))
-			req.Header.Set("Authorization", "Bearer "+agentKey)
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_, _ = io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode != 200 {
-				t.Errorf("status %d", resp.StatusCode)
-			}
-		})
+	for range rounds {
+		var wg sync.WaitGroup
+		for range n {
+			wg.Go(func() {
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/openai/v1/chat/completions", strings.NewReader(hi))
+				req.Header.Set("Authorization", "Bearer "+agentKey)
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode != 200 {
+					t.Errorf("status %d", resp.StatusCode)
+				}
+			})
+		}
+		wg.Wait()
 	}
-	wg.Wait()
+	if c := opened.Load(); c > 2*n {
+		t.Errorf("%d connections to the upstream for %d calls of which %d are at once", c, n*rounds, n)
+	}
+	if calls := len(h.all()); calls != n*rounds {
+		t.Errorf("%d calls on record", calls)
+	}
 }
 
 // GW-24: large bodies arrive whole.
@@ -493,68 +428,6 @@ func TestNoEndpoint(t *testing.T) {
 	h.mu.Unlock()
 	if got := h.chat(t, agentKey, hi); got.status != 200 {
 		t.Errorf("%d %s", got.status, got.body)
-	}
-}
-
-// GW-22: v1's trainer resumes, deletes the models and registers them anew. A call
-// in the gap waits for them; one that finds none at all is told so.
-func TestModelsRegisteredAnew(t *testing.T) {
-	h := newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 2 * time.Second })
-	set := func(list []fulgur.Endpoint) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.endpoints = list
-	}
-	eps := slices.Clone(h.endpoints)
-	var stop atomic.Bool
-	var wg sync.WaitGroup
-	for i := range 4 {
-		wg.Go(func() {
-			for n := 0; !stop.Load(); n++ {
-				if got := h.chat(t, agentKey, []string{hi, hiStream}[(i+n)%2]); got.status != 200 || got.err != nil {
-					t.Errorf("%d %s %v", got.status, got.body, got.err)
-				}
-			}
-		})
-	}
-	eventually(t, "calls are made", func() bool { return len(h.all()) > 4 })
-	for i := range 10 {
-		set(nil)
-		time.Sleep(20 * time.Millisecond)
-		eps[0].Version = fulgur.PolicyVersion(i)
-		set(slices.Clone(eps))
-		time.Sleep(20 * time.Millisecond)
-	}
-	stop.Store(true)
-	wg.Wait()
-	h = newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 50 * time.Millisecond })
-	h.chat(t, agentKey, hi)
-	h.mu.Lock()
-	h.endpoints = nil
-	h.mu.Unlock()
-	if got := h.chat(t, agentKey, hi); got.status != 503 || !strings.Contains(got.body, "No servers available") {
-		t.Errorf("behind the gap: %d %s", got.status, got.body)
-	}
-}
-
-// GW-22 within a pause that holds: an update takes the endpoints away for as long
-// as it takes.
-func TestModelsRegisteredAnewInAPause(t *testing.T) {
-	h := newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 20 * time.Millisecond })
-	eps := h.endpoints
-	h.pause(t, fulgur.PauseRequest{Owner: "x"})
-	h.mu.Lock()
-	h.endpoints = nil
-	h.mu.Unlock()
-	got := make(chan reply)
-	go func() { got <- h.chat(t, agentKey, hi) }()
-	eventually(t, "it is held", func() bool { return h.held(t) == 1 })
-	h.mu.Lock()
-	h.endpoints = eps
-	h.mu.Unlock()
-	h.resume(t)
-	if r := <-got; r.status != 200 {
-		t.Errorf("%d %s", r.status, r.body)
 	}
 }
 

@@ -1,0 +1,215 @@
+package gateway_test
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/chat"
+)
+
+// GW-12, GW-13: tries are bounded; a call that failed for good is on record
+// with their number; what another try can't help is not tried again.
+func TestUpstreamFails(t *testing.T) {
+	for is, c := range map[string]struct {
+		answer http.HandlerFunc
+		hits   int64
+		status int
+		says   string
+		fate   fulgur.Fate
+	}{
+		"always 503": {func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
+		}, 6, 503, "busy", fulgur.FateRefused},
+		"503 for longer than a call waits": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "77")
+			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
+		}, 1, 503, "busy", fulgur.FateRefused},
+		"GW-18 an HTML error": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(w, "<html>bad gateway</html>")
+		}, 6, 502, "<html>bad gateway</html>", fulgur.FateRefused},
+		"always dropped": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 6, 502, "Upstream model server request failed", fulgur.FateRefused},
+		"422 is not retried": {func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, `{"detail":"x"}`, http.StatusUnprocessableEntity)
+		}, 1, 422, "detail", fulgur.FateRefused},
+	} {
+		t.Run(is, func(t *testing.T) {
+			h, u := chatHouse(t, c.answer)
+			for _, body := range []string{hi, hiStream} {
+				u.hits.Store(0)
+				got := h.chat(t, agentKey, body)
+				if got.status != c.status || !strings.Contains(got.body, c.says) || u.hits.Load() != c.hits {
+					t.Errorf("%d %s after %d hits", got.status, got.body, u.hits.Load())
+				}
+				if wait := got.header.Get("Retry-After"); c.status == 503 && c.hits == 1 && wait != "77" {
+					t.Errorf("Retry-After is %q, want the upstream's", wait)
+				}
+				r := h.last(t)
+				if r.Fate != c.fate || r.HTTPStatus != c.status || r.Retries != int(c.hits)-1 || r.Error == "" || r.Trainable {
+					t.Errorf("record: %+v", r)
+				}
+			}
+		})
+	}
+	t.Run("GW-13 it hangs", func(t *testing.T) {
+		h, u := chatHouse(t, waits(nil), func(o *gateway.Options, _ *book) {
+			o.Samplers[fulgur.EndpointChat] = chat.New(chat.Options{Retry: sampler.Retry{Tries: 3, Backoff: time.Millisecond, Try: 30 * time.Millisecond}})
+		})
+		for _, body := range []string{hi, hiStream} {
+			u.hits.Store(0)
+			got := h.chat(t, agentKey, body)
+			// the SDKs' own tries on top of these would be three times as many
+			if got.status != 504 || got.header.Get("X-Should-Retry") != "false" || u.hits.Load() != 3 {
+				t.Errorf("%d %s %v after %d tries", got.status, got.body, got.header, u.hits.Load())
+			}
+			if r := h.last(t); r.HTTPStatus != 504 || r.Fate != fulgur.FateRefused || r.Retries != 2 || r.Error == "" || r.Trainable {
+				t.Errorf("record: %+v", r)
+			}
+		}
+	})
+	t.Run("GW-12 connection refused", func(t *testing.T) {
+		h, u := chatHouse(t, jsonAnswer(goodAnswer))
+		u.Close()
+		got := h.chat(t, agentKey, hi)
+		r := h.last(t)
+		if got.status != 502 || got.code() != "upstream" || r.Retries != 5 || !strings.Contains(r.Error, "refused") || r.Latency <= 0 {
+			t.Errorf("%d %s, record %+v", got.status, got.body, r)
+		}
+		v1 := post(t, t.Context(), h.url+"/proxy/rollout/r1/attempt/0/mode/train/openai/v1/chat/completions", serverKey, hi)
+		if v1.status != 502 || v1.body != `{"detail":"Upstream model server request failed"}` {
+			t.Errorf("v1: %d %s", v1.status, v1.body)
+		}
+	})
+	t.Run("fails, then answers", func(t *testing.T) {
+		var n atomic.Int64
+		h, _ := chatHouse(t, func(w http.ResponseWriter, r *http.Request) {
+			if n.Add(1) == 1 {
+				http.Error(w, "{}", http.StatusInternalServerError)
+				return
+			}
+			jsonAnswer(goodAnswer)(w, r)
+		})
+		if got := h.chat(t, agentKey, hi); got.status != 200 || h.last(t).Retries != 1 || !h.last(t).Trainable {
+			t.Errorf("%d, record %+v", got.status, h.last(t))
+		}
+	})
+}
+
+// GW-23: what does not fit the model's context is not tried again, is told to the
+// client as the server told it, and is on record as that.
+func TestContextFull(t *testing.T) {
+	for is, said := range map[string]string{
+		"the prompt (vLLM)":               `{"error":{"message":"This model's maximum context length is 1024 tokens. However, your prompt contains at least 1025 input tokens","type":"BadRequestError","code":400}}`,
+		"prompt and max_tokens (vLLM)":    `{"error":{"message":"max_tokens=5000 cannot be greater than max_model_len=1024. Please request fewer output tokens.","code":400}}`,
+		"the prompt (SGLang)":             `{"object":"error","message":"The input (2000 tokens) is longer than the model's context length (1024 tokens).","code":400}`,
+		"the prompt (OpenAI's code only)": `{"error":{"message":"too many tokens","code":"context_length_exceeded"}}`,
+	} {
+		t.Run(is, func(t *testing.T) {
+			h, u := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = io.WriteString(w, said)
+			})
+			for _, body := range []string{hi, hiStream} {
+				u.hits.Store(0)
+				got := h.chat(t, agentKey, body)
+				r := h.last(t)
+				if got.status != 400 || got.body != said || u.hits.Load() != 1 {
+					t.Errorf("%d %s after %d tries", got.status, got.body, u.hits.Load())
+				}
+				if r.Trainable || r.Untrainable[0] != fulgur.UntrainableContext || !strings.Contains(r.Error, "status 400: ") || string(r.Response) != said {
+					t.Errorf("record: %v, %q, %s", r.Untrainable, r.Error, r.Response)
+				}
+			}
+		})
+	}
+	t.Run("another 400", func(t *testing.T) {
+		h, _ := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":"temperature must be non-negative"}`)
+		})
+		h.chat(t, agentKey, hi)
+		if r := h.last(t); r.Untrainable[0] != fulgur.UntrainableError || !strings.Contains(r.Error, "400: temperature must") {
+			t.Errorf("record: %v, %q", r.Untrainable, r.Error)
+		}
+	})
+	t.Run("the gateway's own sampler", func(t *testing.T) {
+		h := newHouse(t)
+		got := h.chat(t, agentKey, `{"messages":[{"role":"user","content":"`+strings.Repeat("x", 5000)+`"}]}`)
+		if r := h.last(t); got.status != 400 || got.code() != "context_length_exceeded" || h.gen.Calls() != 0 || r.Untrainable[0] != fulgur.UntrainableContext {
+			t.Errorf("%d %s, record %v", got.status, got.body, r.Untrainable)
+		}
+	})
+}
+
+// GW-22: v1's trainer resumes, deletes the models and registers them anew. A call
+// in the gap waits for them; one that finds none at all is told so.
+func TestModelsRegisteredAnew(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 2 * time.Second })
+	set := func(list []fulgur.Endpoint) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.endpoints = list
+	}
+	eps := slices.Clone(h.endpoints)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for n := 0; !stop.Load(); n++ {
+				if got := h.chat(t, agentKey, []string{hi, hiStream}[(i+n)%2]); got.status != 200 || got.err != nil {
+					t.Errorf("%d %s %v", got.status, got.body, got.err)
+				}
+			}
+		})
+	}
+	eventually(t, "calls are made", func() bool { return len(h.all()) > 4 })
+	for i := range 10 {
+		set(nil)
+		time.Sleep(20 * time.Millisecond)
+		eps[0].Version = fulgur.PolicyVersion(i)
+		set(slices.Clone(eps))
+		time.Sleep(20 * time.Millisecond)
+	}
+	stop.Store(true)
+	wg.Wait()
+	h = newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 50 * time.Millisecond })
+	h.chat(t, agentKey, hi)
+	h.mu.Lock()
+	h.endpoints = nil
+	h.mu.Unlock()
+	if got := h.chat(t, agentKey, hi); got.status != 503 || !strings.Contains(got.body, "No servers available") {
+		t.Errorf("behind the gap: %d %s", got.status, got.body)
+	}
+}
+
+// GW-22 within a pause that holds: an update takes the endpoints away for as long
+// as it takes.
+func TestModelsRegisteredAnewInAPause(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.ModelGap = 20 * time.Millisecond })
+	eps := h.endpoints
+	h.pause(t, fulgur.PauseRequest{Owner: "x"})
+	h.mu.Lock()
+	h.endpoints = nil
+	h.mu.Unlock()
+	got := make(chan reply)
+	go func() { got <- h.chat(t, agentKey, hi) }()
+	eventually(t, "it is held", func() bool { return h.held(t) == 1 })
+	h.mu.Lock()
+	h.endpoints = eps
+	h.mu.Unlock()
+	h.resume(t)
+	if r := <-got; r.status != 200 {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+}
