@@ -246,7 +246,7 @@ func TestParameters(t *testing.T) {
 // when nobody uses it.
 func TestSession(t *testing.T) {
 	f := newFake(dice{50})
-	client, url := f.start(t, tinker.Options{Heartbeat: 5 * time.Millisecond, Idle: 60 * time.Millisecond})
+	client, url := f.start(t, tinker.Options{Heartbeat: 10 * time.Millisecond, Idle: time.Second})
 	for _, q := range []string{"?base_model=tiny", "?model_path=tinker://m/sampler_weights/1", "?base_model=tiny"} {
 		if _, err := open(t, client, url+q).Generate(t.Context(), ask, nil); err != nil {
 			t.Fatal(err)
@@ -265,9 +265,9 @@ func TestSession(t *testing.T) {
 	if s, m := count("create_session"), count("create_sampling_session"); s != 1 || m != 2 {
 		t.Errorf("%d sessions, %d sampling sessions, want 1 and 2", s, m)
 	}
-	for deadline := time.Now().Add(4 * time.Second); ; time.Sleep(70 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; {
 		before := count("session_heartbeat")
-		time.Sleep(70 * time.Millisecond)
+		time.Sleep(400 * time.Millisecond)
 		if n := count("session_heartbeat"); n > 0 && n == before {
 			break
 		}
