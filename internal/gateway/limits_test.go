@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -130,6 +131,35 @@ func TestLargeRequestsAreRefusedClearly(t *testing.T) {
 				t.Errorf("%d %s", resp.StatusCode, b)
 			}
 		})
+	}
+}
+
+// What a client only announces takes no memory: some hundred connections that
+// promise 64 MB each and send nothing would end the server otherwise.
+func TestAnnouncedBodies(t *testing.T) {
+	const clients, most = 32, 32 << 20
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.ReadTimeout = 200 * time.Millisecond })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n{", agentKey, 64<<20-1)
+			if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != 400 {
+				t.Errorf("%v %v", resp, err)
+			}
+		})
+	}
+	wg.Wait()
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > most {
+		t.Errorf("%d clients that announced 64 MB each took %d MB", clients, took>>20)
 	}
 }
 
