@@ -3,6 +3,7 @@ package chatwire
 import (
 	"math"
 	"strings"
+	"unsafe"
 
 	"github.com/tidwall/gjson"
 
@@ -38,10 +39,20 @@ type Choice struct {
 // as good as missing. There is one a call, of up to some hundred kilobytes, most
 // of it the prompt's echo: reading it by reflection costs ten times as much.
 func ReadAnswer(data []byte, tokens bool) (a Answer, ok bool) {
-	if !gjson.ValidBytes(data) {
+	return read(string(data), tokens)
+}
+
+// ReadWhole is ReadAnswer for data that nobody changes from now on: the answer's
+// texts are cut out of it, and keep it.
+func ReadWhole(data []byte, tokens bool) (a Answer, ok bool) {
+	return read(unsafe.String(unsafe.SliceData(data), len(data)), tokens)
+}
+
+func read(data string, tokens bool) (a Answer, ok bool) {
+	if !gjson.Valid(data) {
 		return a, false
 	}
-	root := gjson.ParseBytes(data)
+	root := gjson.Parse(data)
 	if a.Object = root.IsObject(); !a.Object {
 		return a, true
 	}

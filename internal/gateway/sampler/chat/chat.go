@@ -143,7 +143,7 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.Reset(x.s.retry.Try) })
 		return again, 0, err
 	}
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	raw, err := readAll(resp)
 	if err != nil {
 		return true, 0, x.failure(ctx, tryCtx, err)
 	}
@@ -163,6 +163,20 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 	}
 	return again, after, nil
 }
+
+// readAll reads an answer, up to one byte more than is allowed. Where its size is
+// told, it is read into memory of that size: growing costs as much again.
+func readAll(resp *http.Response) ([]byte, error) {
+	var b bytes.Buffer
+	if n := resp.ContentLength; n > 0 && n <= sizeTrusted {
+		b.Grow(int(n) + bytes.MinRead)
+	}
+	_, err := b.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
+	return b.Bytes(), err
+}
+
+// sizeTrusted is the most memory that an answer gets before it is there.
+const sizeTrusted = 8 << 20
 
 func (x *exchange) post(ctx context.Context) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(x.o.Endpoint.URL, "/")+x.path, bytes.NewReader(x.body))

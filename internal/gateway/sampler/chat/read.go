@@ -23,7 +23,7 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 	}
 	clean := chatwire.Mend(raw) // NaN is not JSON: nothing that is not finite goes on
 	clean, res.Experts = chatwire.TakeExperts(clean)
-	a, ok := chatwire.ReadAnswer(clean, x.o.LogProbs)
+	a, ok := chatwire.ReadWhole(clean, x.o.LogProbs)
 	switch {
 	case !ok:
 		res.Experts = nil
@@ -134,7 +134,8 @@ func (a *accumulator) choice(c *chatwire.Choice, whole bool) {
 
 func (a *accumulator) end() {
 	if a.seen {
-		a.res.Reply = &a.reply
+		reply := a.reply // a copy: the reply is kept for long, and must not keep request and answer with it
+		a.res.Reply = &reply
 	}
 	if len(a.res.SampledIDs) > 0 {
 		a.res.Spans = []fulgur.Span{{Start: 0, Version: a.o.Endpoint.Version}}
