@@ -47,6 +47,9 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			outliveReader()
+			if a.Getenv("GOGC") == "" {
+				defer boundHeap()()
+			}
 			if f.run != "" {
 				return a.serveRun(c, f)
 			}
