@@ -138,7 +138,19 @@ func Duplicate(body []byte) string {
 	if err != nil {
 		return ""
 	}
+	const few = 64 // of more, comparing each with each would take a hostile body's whole minutes
+	var seen map[string]bool
+	if len(ms) > few {
+		seen = make(map[string]bool, len(ms))
+	}
 	for i, m := range ms {
+		if seen != nil {
+			if seen[m.key] {
+				return m.key
+			}
+			seen[m.key] = true
+			continue
+		}
 		for _, o := range ms[:i] {
 			if o.key == m.key {
 				return m.key
