@@ -119,7 +119,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 	}
 	g := o.Gateway
 	g.Directory, g.Models, g.Records, g.Leases, g.Rules = s.store, s.store, s.store, s.store, defaultRules()
-	g.Dialects = []dialect.Dialect{openaichat.Dialect{}, openaicompletions.Dialect{}, openairesponses.Dialect{}, anthropic.Dialect{}}
+	g.Dialects = []dialect.Dialect{openaichat.New(), openaicompletions.Dialect{}, openairesponses.Dialect{}, anthropic.Dialect{}}
 	g.Samplers = samplers
 	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log
 	return gateway.New(g)

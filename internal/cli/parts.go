@@ -44,7 +44,8 @@ killed controller left behind are found and ended.`,
 			if err := checkServer(c.Context(), server, key); err != nil {
 				return err
 			}
-			cl, err := client.New(server, key, client.Options{})
+			// What runs, runs here: that it does is no news.
+			cl, err := client.New(server, key, client.Options{States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Succeeded, fulgur.Failed}})
 			if err != nil {
 				return usageErr(err)
 			}

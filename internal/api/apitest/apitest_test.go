@@ -1,6 +1,7 @@
 package apitest_test
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -8,7 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/api"
 	"github.com/fulgur-rl/fulgur/internal/api/apitest"
 	"github.com/fulgur-rl/fulgur/internal/api/client"
@@ -78,4 +81,41 @@ func described(t *testing.T, h http.Handler) http.Handler {
 		w.WriteHeader(rec.Code)
 		_, _ = w.Write(rec.Body.Bytes())
 	})
+}
+
+// TestAWatchOfSomeStates: changes of rollouts in other states are left out, and
+// the watch lives on through a time when there are only those.
+func TestAWatchOfSomeStates(t *testing.T) {
+	s := open(t)
+	srv := httptest.NewServer(v2.New(v2.Options{Store: s, Heartbeat: 50 * time.Millisecond}))
+	defer srv.Close()
+	c, err := client.New(srv.URL, "key", client.Options{States: []fulgur.RolloutState{fulgur.Succeeded}, Silence: 300 * time.Millisecond, RetryFor: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx := t.Context()
+	head, err := s.Head(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for i := range 60 { // for longer than Silence
+			id := fulgur.RolloutID(fmt.Sprint("r", i))
+			if _, err := s.CreateRollouts(ctx, []fulgur.RolloutSpec{{ID: id, Run: fulgur.DefaultRun, Input: []byte("{}")}}); err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = s.OpenAttempt(ctx, id)
+			time.Sleep(10 * time.Millisecond)
+		}
+		_, _ = s.ReportAttempt(ctx, "r7", "0", fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeOK, Reason: "ok"}})
+	}()
+	changes, err := c.Changes(ctx, fulgur.DefaultRun, head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(changes) != 1 || changes[0].Rollout != "r7" || changes[0].State != fulgur.Succeeded {
+		t.Errorf("changes %+v", changes)
+	}
 }

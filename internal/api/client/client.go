@@ -31,6 +31,8 @@ type Options struct {
 	// Silence is how long a watch may bring nothing, not even a heartbeat,
 	// before it connects again; 0: 45 s.
 	Silence time.Duration
+	// States are those of rollouts whose changes Changes tells; nil: all.
+	States []fulgur.RolloutState
 }
 
 // Client is a client of one server. It is safe for concurrent use.

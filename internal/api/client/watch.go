@@ -88,7 +88,11 @@ func (c *Client) watchAt(ctx context.Context, run fulgur.RunID, after fulgur.Seq
 	stream, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
-	r := request{op: op, method: "GET", path: "/watch", query: url.Values{"run": {string(run)}, "after": {strconv.FormatInt(int64(after), 10)}}}
+	query := url.Values{"run": {string(run)}, "after": {strconv.FormatInt(int64(after), 10)}}
+	for _, state := range c.o.States {
+		query.Add("state", string(state))
+	}
+	r := request{op: op, method: "GET", path: "/watch", query: query}
 	resp, err := c.send(stream, r, nil)
 	if err != nil {
 		cancel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -279,9 +280,10 @@ func (s *server) watchRoutes() {
 	o.Responses = map[string]*huma.Response{"200": {Description: "OK", Content: map[string]*huma.MediaType{
 		"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeArray, Items: change}}}}}
 	huma.Register(s.api, o, func(ctx context.Context, in *struct {
-		Run   fulgur.RunID `query:"run" doc:"absent: all runs"`
-		After fulgur.Seq   `query:"after" doc:"changes behind this position"`
-		Last  string       `header:"Last-Event-ID" doc:"overrides after, when a browser connects again"`
+		Run    fulgur.RunID          `query:"run" doc:"absent: all runs"`
+		After  fulgur.Seq            `query:"after" doc:"changes behind this position"`
+		States []fulgur.RolloutState `query:"state,explode" doc:"changes of rollouts in these states only, and of runs; absent: all changes"`
+		Last   string                `header:"Last-Event-ID" doc:"overrides after, when a browser connects again"`
 	}) (*huma.StreamResponse, error) {
 		if err := allow(ctx); err != nil {
 			return nil, api.ProblemOf(err)
@@ -295,7 +297,7 @@ func (s *server) watchRoutes() {
 			hc.SetHeader("Cache-Control", "no-store")
 			w, ok := hc.BodyWriter().(http.ResponseWriter)
 			if ok {
-				s.watch(hc.Context(), w, in.Run, after)
+				s.watch(hc.Context(), w, in.Run, after, in.States)
 			}
 		}}, nil
 	})
@@ -319,17 +321,24 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // watch writes changes until the reader leaves or the store closes. It has no
 // goroutine of its own: the heartbeat is the deadline of a wait.
-func (s *server) watch(ctx context.Context, w http.ResponseWriter, run fulgur.RunID, after fulgur.Seq) {
+func (s *server) watch(ctx context.Context, w http.ResponseWriter, run fulgur.RunID, after fulgur.Seq, states []fulgur.RolloutState) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetWriteDeadline(time.Time{}) // a watch outlives the server's limit; not every writer has one
 	var buf bytes.Buffer
 	buf.WriteString(": watching\n\n")
+	unwanted := func(c fulgur.Change) bool {
+		return len(states) > 0 && c.Kind != fulgur.ChangeRun && !slices.Contains(states, c.State)
+	}
+	shown := time.Now()
 	for {
-		if _, err := w.Write(buf.Bytes()); err != nil {
-			return
-		}
-		if err := rc.Flush(); err != nil {
-			return
+		if buf.Len() > 0 {
+			shown = time.Now()
+			if _, err := w.Write(buf.Bytes()); err != nil {
+				return
+			}
+			if err := rc.Flush(); err != nil {
+				return
+			}
 		}
 		if buf.Reset(); !pause(ctx, settle) {
 			return
@@ -342,7 +351,11 @@ func (s *server) watch(ctx context.Context, w http.ResponseWriter, run fulgur.Ru
 			return
 		case err == nil:
 			after = changes[len(changes)-1].Seq
-			fmt.Fprintf(&buf, "id: %d\nevent: changes\ndata: %s\n\n", after, marshal(changes))
+			if changes = slices.DeleteFunc(changes, unwanted); len(changes) > 0 {
+				fmt.Fprintf(&buf, "id: %d\nevent: changes\ndata: %s\n\n", after, marshal(changes))
+			} else if time.Since(shown) >= s.Heartbeat {
+				buf.WriteString(": still here\n\n")
+			}
 		case fulgur.KindOf(err) == fulgur.KindCanceled:
 			buf.WriteString(": still here\n\n")
 		default: // said in the stream, for the status is out

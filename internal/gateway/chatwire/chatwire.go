@@ -10,29 +10,29 @@ import "encoding/json"
 // Request is a chat completions request, as far as it is read. Fields whose
 // type clients vary are raw.
 type Request struct {
-	Model               string            `json:"model"`
-	Messages            []Message         `json:"messages"`
-	Tools               []json.RawMessage `json:"tools"` // each a Tool
-	ToolChoice          json.RawMessage   `json:"tool_choice"`
-	ResponseFormat      *ResponseFormat   `json:"response_format"`
-	Stream              *bool             `json:"stream"`
-	StreamOptions       *StreamOptions    `json:"stream_options"`
-	N                   *int              `json:"n"`
-	Temperature         *float64          `json:"temperature"`
-	TopP                *float64          `json:"top_p"`
-	TopK                *int              `json:"top_k"`
-	MinP                *float64          `json:"min_p"`
-	MaxTokens           *int              `json:"max_tokens"`
-	MaxCompletionTokens *int              `json:"max_completion_tokens"`
-	Stop                json.RawMessage   `json:"stop"` // string or list of strings
-	Seed                *int64            `json:"seed"`
-	FrequencyPenalty    *float64          `json:"frequency_penalty"`
-	PresencePenalty     *float64          `json:"presence_penalty"`
-	RepetitionPenalty   *float64          `json:"repetition_penalty"`
-	LogitBias           json.RawMessage   `json:"logit_bias"`
-	LogProbs            *bool             `json:"logprobs"`
-	TopLogProbs         *int              `json:"top_logprobs"`
-	ReturnTokenIDs      *bool             `json:"return_token_ids"`
+	Model               string          `json:"model"`
+	Messages            []Message       `json:"messages"`
+	Tools               json.RawMessage `json:"tools"` // a list of Tool
+	ToolChoice          json.RawMessage `json:"tool_choice"`
+	ResponseFormat      *ResponseFormat `json:"response_format"`
+	Stream              *bool           `json:"stream"`
+	StreamOptions       *StreamOptions  `json:"stream_options"`
+	N                   *int            `json:"n"`
+	Temperature         *float64        `json:"temperature"`
+	TopP                *float64        `json:"top_p"`
+	TopK                *int            `json:"top_k"`
+	MinP                *float64        `json:"min_p"`
+	MaxTokens           *int            `json:"max_tokens"`
+	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	Stop                json.RawMessage `json:"stop"` // string or list of strings
+	Seed                *int64          `json:"seed"`
+	FrequencyPenalty    *float64        `json:"frequency_penalty"`
+	PresencePenalty     *float64        `json:"presence_penalty"`
+	RepetitionPenalty   *float64        `json:"repetition_penalty"`
+	LogitBias           json.RawMessage `json:"logit_bias"`
+	LogProbs            *bool           `json:"logprobs"`
+	TopLogProbs         *int            `json:"top_logprobs"`
+	ReturnTokenIDs      *bool           `json:"return_token_ids"`
 }
 
 // TextRequest is a text completions request, as far as it is read: a chat

@@ -19,8 +19,13 @@ import (
 // Name is the dialect's name, and that of the wire format it can relay.
 const Name = "openai-chat"
 
-// Dialect is the chat completions dialect.
-type Dialect struct{}
+// Dialect is the chat completions dialect. The zero value will do; New's reads
+// lists of tools faster.
+type Dialect struct{ tools *toolLists }
+
+// New returns a Dialect that remembers the lists of tools that it has read: a
+// harness sends the same tens of kilobytes with each call.
+func New() Dialect { return Dialect{&toolLists{known: map[string]toolList{}}} }
 
 var _ dialect.Dialect = Dialect{}
 
@@ -36,7 +41,7 @@ func invalid(msg string) *fulgur.Error {
 
 // Parse implements dialect.Dialect. Content is a string or text blocks; null,
 // "" and absent are one; unknown fields are ignored.
-func (Dialect) Parse(body []byte) (*call.Request, error) {
+func (d Dialect) Parse(body []byte) (*call.Request, error) {
 	var w chatwire.Request
 	body, err, refusal := chatwire.ReadObject(body, &w)
 	if refusal != "" {
@@ -47,7 +52,7 @@ func (Dialect) Parse(body []byte) (*call.Request, error) {
 		req.Invalid = invalid(typeMessage(err))
 		// What could be read still counts: a relaying sampler goes on with it.
 	}
-	fill(req, &w)
+	d.fill(req, &w)
 	return req, nil
 }
 
@@ -59,7 +64,7 @@ func typeMessage(err error) string {
 	return "The request body is not a chat completions request"
 }
 
-func fill(req *call.Request, w *chatwire.Request) {
+func (d Dialect) fill(req *call.Request, w *chatwire.Request) {
 	req.Model = w.Model
 	req.Stream = w.Stream != nil && *w.Stream
 	req.IncludeUsage = w.StreamOptions != nil && w.StreamOptions.IncludeUsage
@@ -89,7 +94,11 @@ func fill(req *call.Request, w *chatwire.Request) {
 	if f := w.ResponseFormat; f != nil && f.Type != "" && f.Type != "text" {
 		req.Constrained = append(req.Constrained, "response_format "+f.Type)
 	}
-	readTools(req, w.Tools)
+	tools := d.tools.read(w.Tools)
+	req.Tools, req.Relayed = tools.tools, append(req.Relayed, tools.relayed...)
+	if tools.invalid != nil {
+		setInvalid(req, tools.invalid)
+	}
 	if len(w.Messages) == 0 {
 		setInvalid(req, invalid("messages must be a list with at least one message"))
 	}
@@ -145,27 +154,6 @@ func toolChoice(req *call.Request, raw json.RawMessage) {
 	}
 	req.ToolChoice = "function " + named.Function.Name
 	req.Constrained = append(req.Constrained, "tool_choice "+req.ToolChoice)
-}
-
-// readTools keeps the tools raw too: a chat template prints them whole, in the
-// order of the harness's keys.
-func readTools(req *call.Request, list []json.RawMessage) {
-	for _, r := range list {
-		var t chatwire.Tool
-		if err := json.Unmarshal(r, &t); err != nil {
-			setInvalid(req, invalid("tools: "+typeMessage(err)))
-			continue
-		}
-		if t.Type != "" && t.Type != "function" {
-			req.Relayed = append(req.Relayed, "a tool of type "+t.Type)
-			continue
-		}
-		if t.Function.Name == "" {
-			setInvalid(req, invalid("tools: a function has no name"))
-			continue
-		}
-		req.Tools = append(req.Tools, fulgur.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters, Raw: r})
-	}
 }
 
 // message gives a message's normal form, and names what in it only a relaying
