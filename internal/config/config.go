@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -103,6 +104,9 @@ func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, [
 	d.document(bytes.TrimPrefix(src, []byte("\ufeff")), valueOf(f), "", nil)
 	for _, o := range overrides {
 		d.override(f, o)
+	}
+	if _, own := d.set["auxiliary"]; !own && slices.Contains(f.Compat, "v1-agents") {
+		f.Auxiliary = defaultAuxiliary(true)
 	}
 	var warnings []Warning
 	if len(d.problems) == 0 {

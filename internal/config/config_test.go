@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,29 @@ agent: {command: [./agent]}
 reward: {builtin: final-answer, expected: input.answer}
 runner: {sandbox: none}
 `
+
+func TestAgentsOfV1AskUnderAnyName(t *testing.T) {
+	for name, test := range map[string]struct {
+		file string
+		want []string
+	}{
+		"by default":         {small, []string{"title", "other-model"}},
+		"agents of v1":       {small + "compat: [v1-agents]", []string{"title"}},
+		"rules of one's own": {small + "compat: [v1-agents]\nauxiliary: [{name: a, other_model: true}]", []string{"a"}},
+	} {
+		f, _, err := Parse([]byte(test.file), "run.yaml", offered)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range f.Auxiliary {
+			got = append(got, r.Name)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: rules %v, want %v", name, got, test.want)
+		}
+	}
+}
 
 func TestParse(t *testing.T) {
 	calc, err := os.ReadFile("testdata/calc.yaml")

@@ -55,7 +55,7 @@ type File struct {
 	Durability string `json:"durability" jsonschema:"enum=process,enum=power"`
 	// What is logged.
 	Logs Logs `json:"logs"`
-	// Behaviour of Agent Lightning v1 to keep. v1: its algorithm's numbers. v1-agents: attempts may read their own rollout.
+	// Behaviour of Agent Lightning v1 to keep. v1: its algorithm's numbers. v1-agents: attempts may read their own rollout, and auxiliary is without other-model where it is not set.
 	Compat []string `json:"compat" jsonschema:"enum=v1,enum=v1-agents"`
 	// URL of a running `fulgur serve`; empty: gateway, store and controller run in this process.
 	Server string `json:"server"`
@@ -329,7 +329,7 @@ func Default() *File {
 		Schedule:   Schedule{Mode: "synchronous"},
 		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 16, Correction: "none"},
 		Outcomes:   Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
-		Auxiliary:  defaultAuxiliary(),
+		Auxiliary:  defaultAuxiliary(false),
 		Models:     []FrozenModel{},
 		Validation: Validation{Every: 20, Problems: 200, Greedy: true},
 		Algorithm: Algorithm{
@@ -350,10 +350,12 @@ func Default() *File {
 
 // defaultAuxiliary are the rules of someone who wrote none: what opencode asks
 // before anything else (its title.txt, without tools), and whatever goes to a
-// model that is not trained.
-func defaultAuxiliary() []AuxiliaryRule {
-	return []AuxiliaryRule{
-		{Name: "title", NoTools: true, System: "^You are a title generator"},
-		{Name: "other-model", OtherModel: true},
+// model that is not trained. Agents of v1 know no name of the model, and ask
+// under any.
+func defaultAuxiliary(v1Agents bool) []AuxiliaryRule {
+	rules := []AuxiliaryRule{{Name: "title", NoTools: true, System: "^You are a title generator"}}
+	if !v1Agents {
+		rules = append(rules, AuxiliaryRule{Name: "other-model", OtherModel: true})
 	}
+	return rules
 }

@@ -98,7 +98,7 @@ func TestPythonAgents(t *testing.T) {
 		dir := t.TempDir()
 		cli(t, dir, append(small, "--set", "steps=1", "--set", "agent.build=[]", "--set", fmt.Sprintf("agent.command=[%q, %q]", python, script),
 			"--set", "reward.builtin=", "--set", "reward.expected=", "--set", "reward.from=agent",
-			"--set", "auxiliary=[]")...) // it knows no name of the model: what it asks for under any name is its own
+			"--set", "compat=[v1-agents]")...) // it knows no name of the model: what it asks for under any name is its own
 		for _, r := range rollouts(t, dir, 16) {
 			if r.Reward != nil && *r.Reward != 0.5 && *r.Reward != 0.25 {
 				t.Errorf("rollout %s: reward %g is not the agent's", r.ID, *r.Reward)
