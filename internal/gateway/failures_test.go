@@ -3,17 +3,23 @@ package gateway_test
 import (
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/chat"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/samplertest"
 )
 
 // GW-12, GW-13: tries are bounded; a call that failed for good is on record
@@ -211,5 +217,151 @@ func TestModelsRegisteredAnewInAPause(t *testing.T) {
 	h.resume(t)
 	if r := <-got; r.status != 200 {
 		t.Errorf("%d %s", r.status, r.body)
+	}
+}
+
+// AS-02, WE-06: an upstream that neither answers nor notices that it is aborted holds
+// up neither a drain nor the client, and the call is on record.
+func TestDrainOfADeafUpstream(t *testing.T) {
+	deaf := make(chan struct{})
+	h, u := chatHouse(t, func(http.ResponseWriter, *http.Request) { <-deaf })
+	t.Cleanup(func() { close(deaf) }) // before the server's own
+	got := make(chan reply, 2)
+	for _, body := range []string{hi, hiStream} {
+		go func() { got <- h.chat(t, agentKey, body) }()
+	}
+	eventually(t, "both are at the upstream", func() bool { return u.hits.Load() == 2 })
+	start := time.Now()
+	p := h.pause(t, fulgur.PauseRequest{Owner: "x", Drain: 100 * time.Millisecond})
+	if p.Aborted != 2 || p.InFlight != 0 || p.Drained < 100*time.Millisecond || time.Since(start) > 3*time.Second {
+		t.Errorf("%+v after %v", p, time.Since(start))
+	}
+	for range 2 {
+		if r := <-got; r.status != 503 || r.code() != "unavailable" {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+	}
+	for _, c := range h.all() {
+		if c.Trainable || c.Untrainable[0] != fulgur.UntrainableAborted {
+			t.Errorf("record: %v", c.Untrainable)
+		}
+	}
+	h.resume(t)
+}
+
+// AS-03 over HTTP: once a pause has drained nothing is at the upstream, and nothing
+// comes before the resume; each call is answered.
+func TestCallsThatRaceAPause(t *testing.T) {
+	var at, came atomic.Int64
+	h, _ := chatHouse(t, func(w http.ResponseWriter, r *http.Request) {
+		at.Add(1)
+		defer at.Add(-1)
+		came.Add(1)
+		time.Sleep(2 * time.Millisecond)
+		jsonAnswer(goodAnswer)(w, r)
+	})
+	const n, rounds = 100, 5
+	for range rounds {
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 200 * time.Microsecond)
+				if got := h.chat(t, agentKey, []string{hi, hiStream}[i%2]); got.status != 200 || got.err != nil {
+					t.Errorf("%d %s %v", got.status, got.body, got.err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Millisecond)
+		p := h.pause(t, fulgur.PauseRequest{Owner: "x", Drain: 5 * time.Second})
+		if before := came.Load(); p.Aborted != 0 || p.InFlight != 0 || at.Load() != 0 {
+			t.Errorf("%+v, %d at the upstream", p, at.Load())
+		} else if time.Sleep(30 * time.Millisecond); came.Load() != before {
+			t.Errorf("%d calls reached the upstream of a drained run", came.Load()-before)
+		}
+		h.resume(t)
+		wg.Wait()
+	}
+	if all := h.all(); len(all) != n*rounds {
+		t.Errorf("%d calls on record, want %d", len(all), n*rounds)
+	}
+}
+
+// AS-04, the other half: a model server's own 429 has not the header and the body of
+// a pause, is on record as a failed call, and is counted as one.
+func TestAModelServersOwn429(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	h, _ := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "60")
+		w.Header().Set("X-Agl-Paused", "true") // of no meaning there
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(w, `{"error":{"message":"busy"}}`)
+	}, func(o *gateway.Options, _ *book) { o.Metrics = reg })
+	h.pause(t, fulgur.PauseRequest{Owner: "x", Refuse: true})
+	if got := h.chat(t, agentKey, hi); got.status != 429 || got.code() != "gateway_paused" || len(h.all()) != 0 {
+		t.Errorf("%d %s, %d on record", got.status, got.body, len(h.all()))
+	}
+	h.resume(t)
+	got := h.chat(t, agentKey, hi)
+	if got.status != 429 || got.header.Get("X-Agl-Paused") != "" || got.header.Get("Retry-After") != "60" || !strings.Contains(got.body, "busy") {
+		t.Errorf("%d %v %s", got.status, got.header, got.body)
+	}
+	if c := h.last(t); c.HTTPStatus != 429 || c.Fate != fulgur.FateRefused || !strings.Contains(c.Error, "429: busy") {
+		t.Errorf("record: %+v", c)
+	}
+	counted := counters(t, reg)
+	if counted["refused_total paused"] != 1 || counted["calls_total openai-chat refused train 429"] != 1 {
+		t.Errorf("counted: %v", counted)
+	}
+}
+
+// GW-26 over HTTP/2: the calls of two rollouts are mixed on one connection.
+func TestNoCrossingOverHTTP2(t *testing.T) {
+	h := newHouse(t)
+	h.gen.Reply = func(req engine.GenerateRequest) []int32 {
+		return samplertest.Answer(fulgur.Message{Content: samplertest.Bytes{}.Decode(req.Prompt)})
+	}
+	srv := httptest.NewUnstartedServer(h.g)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	defer srv.Close()
+	client := srv.Client()
+	defer client.CloseIdleConnections()
+	var wg sync.WaitGroup
+	for _, id := range []fulgur.RolloutID{"a", "b"} {
+		h.rollout(id, true, "key-"+string(id))
+		for w := range 4 {
+			wg.Go(func() {
+				for i := range 50 {
+					stream := strconv.FormatBool((i+w)%2 == 0)
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL+"/openai/v1/chat/completions",
+						strings.NewReader(`{"stream":`+stream+`,"messages":[{"role":"user","content":"I am `+string(id)+`."}]}`))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					req.Header.Set("Authorization", "Bearer key-"+string(id))
+					resp, err := client.Do(req)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, err = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+					if err != nil || resp.StatusCode != 200 || resp.ProtoMajor != 2 {
+						t.Errorf("%s %v %v", resp.Proto, resp.Status, err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := len(h.all()); n != 400 {
+		t.Errorf("%d calls on record", n)
+	}
+	for _, c := range h.all() {
+		if c.Messages[0].Content != "I am "+string(c.Rollout)+"." {
+			t.Errorf("a call of %q is on record for %s", c.Messages[0].Content, c.Rollout)
+		}
 	}
 }

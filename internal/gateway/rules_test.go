@@ -319,20 +319,7 @@ func TestRulesAreCounted(t *testing.T) {
 	h.chat(t, agentKey, `{"model":"policy","temperature":0.2,"top_p":0.8,"frequency_penalty":1,"messages":[{"role":"user","content":"x"}]}`)
 	h.chat(t, agentKey, `{"model":"gpt-4o","messages":[{"role":"user","content":"x"}]}`)
 	h.chat(t, agentKey, hi)
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			key := strings.TrimPrefix(f.GetName(), "fulgur_gateway_")
-			for _, l := range m.GetLabel() {
-				key += " " + l.GetValue()
-			}
-			got[key] = m.GetCounter().GetValue()
-		}
-	}
+	got := counters(t, reg)
 	for key, want := range map[string]float64{"auxiliary_total other-model": 1, "forced_total temperature": 1, "forced_total top_p": 1,
 		"forced_total frequency_penalty": 1, "untrainable_total auxiliary": 1, "refused_total rate": 1} {
 		if got[key] != want {

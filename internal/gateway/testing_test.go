@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/fulgur-rl/fulgur"
@@ -220,6 +221,26 @@ func post(t *testing.T, ctx context.Context, url, key, body string) reply {
 func (h *house) chat(t *testing.T, key, body string) reply {
 	t.Helper()
 	return post(t, t.Context(), h.url+"/openai/v1/chat/completions", key, body)
+}
+
+// counters are what a gateway has counted, by name and label values.
+func counters(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			key := strings.TrimPrefix(f.GetName(), "fulgur_gateway_")
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetValue()
+			}
+			got[key] = m.GetCounter().GetValue()
+		}
+	}
+	return got
 }
 
 const hi = `{"model":"policy","messages":[{"role":"user","content":"hi"}]}`
