@@ -16,7 +16,7 @@ func ReadObject(body []byte, into any) (object []byte, wrong error, refusal stri
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
-	err := json.Unmarshal(body, into) // checks the whole body before anything else
+	err := decode(body, into) // checks the whole body before anything else
 	var syntax *json.SyntaxError
 	if !utf8.Valid(body) || errors.As(err, &syntax) {
 		return nil, nil, "Invalid JSON in request body"

@@ -182,7 +182,7 @@ func Content(raw json.RawMessage) (text, relayed string, err error) {
 	case len(raw) == 0 || string(raw) == "null":
 		return "", "", nil
 	case raw[0] == '"':
-		err = json.Unmarshal(raw, &text)
+		text, err = chatwire.Unquote(raw)
 		return text, "", err
 	case raw[0] != '[':
 		return "", "", errors.New("content must be a string, a list of blocks, or null")
