@@ -220,19 +220,30 @@ func (ch *chain) tell(t *text) told {
 		out.body = diff(out.body, best.body[best.parts[i]:best.parts[i+1]], t.body[t.parts[i]:t.parts[i+1]], best.parts[i])
 	}
 	out.ids = diff(nil, best.ids, t.ids, 0)
-	if score >= best.length()*3/4 {
+	if best.goesOn(t) {
 		out.old = best
 	}
 	next.follow(best, &out)
 	return out
 }
 
-// length and agrees are in bytes of messages and prompt ids: all of a tip, and
-// those in which t goes on from it.
-func (x *tip) length() int { return x.said[1] - x.said[0] + len(x.ids) }
-
+// agrees is in bytes of messages and prompt ids: those in which t goes on from x.
 func (x *tip) agrees(t *text) int {
-	return commonPrefix(x.body[x.said[0]:x.said[1]], t.body[t.said[0]:t.said[1]]) + commonPrefix(x.ids, t.ids)
+	said, ids := x.common(t)
+	return said + ids
+}
+
+// goesOn says whether t is of x's conversation: by three quarters of x's messages or
+// of its prompt ids. By both together a server that starts each prompt with an id of
+// its own had every call begin a conversation.
+func (x *tip) goesOn(t *text) bool {
+	said, ids := x.common(t)
+	all := x.said[1] - x.said[0]
+	return all > 0 && said >= all*3/4 || len(x.ids) > 0 && ids >= len(x.ids)*3/4
+}
+
+func (x *tip) common(t *text) (said, ids int) {
+	return commonPrefix(x.body[x.said[0]:x.said[1]], t.body[t.said[0]:t.said[1]]), commonPrefix(x.ids, t.ids)
 }
 
 // whole are the pieces of a text that stands for itself.
