@@ -49,12 +49,79 @@ func ReadWhole(data []byte, tokens bool) (a Answer, ok bool) {
 }
 
 func read(data string, tokens bool) (a Answer, ok bool) {
+	if rest, ids := cutEcho(data); ids != nil {
+		if a, used, ok := readRest(rest, tokens, ids); ok && used {
+			return a, true
+		}
+	}
+	a, _, ok = readRest(data, tokens, nil)
+	return a, ok
+}
+
+// echoes is the key of the prompt's ids: two thirds of a long answer.
+const echoes = `"prompt_token_ids"`
+
+// cutEcho empties the answer's one list of prompt ids and reads it: it is then not
+// checked, sought through and read one after the other. nil: there is no such list,
+// or not one alone, or not one of ids. A quote is never within a JSON string, so
+// that what is found is a key, or a value that no list follows.
+func cutEcho(data string) (rest string, ids []int32) {
+	at := strings.Index(data, echoes+":[")
+	if at < 0 || strings.Count(data, echoes) > 1 {
+		return "", nil
+	}
+	at += len(echoes) + len(":[")
+	end := strings.IndexByte(data[at:], ']')
+	if end < 1<<10 {
+		return "", nil // as quickly read with the rest
+	}
+	if ids = plainIDs(data[at : at+end]); ids == nil {
+		return "", nil
+	}
+	return data[:at] + data[at+end:], ids
+}
+
+// plainIDs reads the inside of a JSON list of numbers from 0 to 2^31-1; nil for anything else.
+func plainIDs(list string) []int32 {
+	out := make([]int32, 0, strings.Count(list, ",")+1)
+	for i := 0; ; i++ {
+		for i < len(list) && list[i] == ' ' {
+			i++
+		}
+		first, n := i, int64(0)
+		for i < len(list) && list[i] >= '0' && list[i] <= '9' && n <= math.MaxInt32 {
+			n = n*10 + int64(list[i]-'0')
+			i++
+		}
+		if i == first || n > math.MaxInt32 || list[first] == '0' && i > first+1 {
+			return nil
+		}
+		out = append(out, int32(n))
+		if i == len(list) {
+			return out
+		}
+		if list[i] != ',' {
+			return nil
+		}
+	}
+}
+
+// readRest reads an answer; an empty list of prompt ids in it stands for echo, if
+// there is one: used says whether there was.
+func readRest(data string, tokens bool, echo []int32) (a Answer, used, ok bool) {
+	promptIDs := func(v gjson.Result) []int32 {
+		if echo != nil && v.Raw == "[]" {
+			used = true
+			return echo
+		}
+		return idList(v)
+	}
 	if !gjson.Valid(data) {
-		return a, false
+		return a, false, false
 	}
 	root := gjson.Parse(data)
 	if a.Object = root.IsObject(); !a.Object {
-		return a, true
+		return a, false, true
 	}
 	root.ForEach(func(key, v gjson.Result) bool {
 		switch key.Str {
@@ -68,7 +135,7 @@ func read(data string, tokens bool) (a Answer, ok bool) {
 			if v.IsArray() {
 				v.ForEach(func(_, c gjson.Result) bool {
 					if c.IsObject() {
-						a.Choices = append(a.Choices, readChoice(c, tokens))
+						a.Choices = append(a.Choices, readChoice(c, tokens, promptIDs))
 					}
 					return true
 				})
@@ -79,7 +146,7 @@ func read(data string, tokens bool) (a Answer, ok bool) {
 					CachedTokens: count(v.Get("prompt_tokens_details.cached_tokens"))}
 			}
 		case "prompt_token_ids":
-			a.PromptIDs = idList(v)
+			a.PromptIDs = promptIDs(v)
 		case "error":
 			if v.Type != gjson.Null {
 				a.Error = v.Raw
@@ -87,10 +154,10 @@ func read(data string, tokens bool) (a Answer, ok bool) {
 		}
 		return true
 	})
-	return a, true
+	return a, used, true
 }
 
-func readChoice(v gjson.Result, tokens bool) (c Choice) {
+func readChoice(v gjson.Result, tokens bool, promptIDs func(gjson.Result) []int32) (c Choice) {
 	v.ForEach(func(key, v gjson.Result) bool {
 		switch key.Str {
 		case "index":
@@ -108,7 +175,7 @@ func readChoice(v gjson.Result, tokens bool) (c Choice) {
 		case "token_ids":
 			c.TokenIDs = idList(v)
 		case "prompt_token_ids":
-			c.PromptIDs = idList(v)
+			c.PromptIDs = promptIDs(v)
 		case "logprobs":
 			readProbs(&c, v, tokens)
 		}

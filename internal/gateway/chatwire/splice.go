@@ -106,15 +106,20 @@ func value(b []byte, i int) int {
 
 // stringEnd returns the position behind the string that starts at i.
 func stringEnd(b []byte, i int) int {
-	for j := i + 1; j < len(b); j++ {
-		switch b[j] {
-		case '\\':
-			j++
-		case '"':
+	for j := i + 1; ; j++ {
+		k := bytes.IndexByte(b[j:], '"')
+		if k < 0 {
+			return len(b)
+		}
+		j += k
+		escapes := 0
+		for b[j-1-escapes] == '\\' { // stops at the opening quote
+			escapes++
+		}
+		if escapes%2 == 0 {
 			return j + 1
 		}
 	}
-	return len(b)
 }
 
 // Get returns the raw value of a top-level key of valid JSON (the last one, as
