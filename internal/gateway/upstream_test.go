@@ -439,6 +439,14 @@ func TestSeveralAnswers(t *testing.T) {
 	if got := h.chat(t, agentKey, body); got.status != 400 || u.hits.Load() != 0 {
 		t.Errorf("train: %d %s", got.status, got.body)
 	}
+	for _, wrong := range []string{`"n":"2"`, `"n":2.0`, `"n":true`, `"n":[2]`, `"stream":"yes"`, `"stream":1`} { // which some servers take for 2, and for true
+		for key, path := range map[string]string{agentKey: "/openai/v1/chat/completions", "val-key": "/proxy/rollout/v/attempt/0/mode/val/openai/v1/chat/completions"} {
+			got := post(t, t.Context(), h.url+path, key, `{`+wrong+`,"messages":[{"role":"user","content":"x"}]}`)
+			if got.status != 400 || !strings.Contains(got.body, "must be") || u.hits.Load() != 0 {
+				t.Errorf("%s: %d %s", wrong, got.status, got.body)
+			}
+		}
+	}
 	if got := h.chat(t, "val-key", body); got.status != 200 || !slices.Contains(h.last(t).Untrainable, fulgur.UntrainableMode) {
 		t.Errorf("validation: %d %s", got.status, got.body)
 	}

@@ -49,6 +49,9 @@ func (d Dialect) Parse(body []byte) (*call.Request, error) {
 	}
 	req := &call.Request{Body: body, Dialect: Name, N: 1}
 	if err != nil {
+		if said := chatwire.Unread(body); said != "" {
+			return nil, invalid(said)
+		}
 		req.Invalid = invalid(typeMessage(err))
 		// What could be read still counts: a relaying sampler goes on with it.
 	}

@@ -46,6 +46,11 @@ func (Dialect) Parse(body []byte) (*call.Request, error) {
 		return nil, invalid(refusal)
 	}
 	req := &call.Request{Body: body, Dialect: Name, N: 1}
+	if err != nil {
+		if said := chatwire.Unread(body); said != "" {
+			return nil, invalid(said)
+		}
+	}
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
 		// What could be read still counts: a relaying sampler goes on with it.
