@@ -94,7 +94,9 @@ func decide(req *call.Request, t *target, index int, opts *Options) decision {
 		s.Others = w.Others
 		d.offContract = d.offContract || len(w.Others) > 0
 	}
-	d.offContract = d.offContract || len(req.Constrained) > 0
+	// A server may take what the gateway could not read ("0.5" for 0.5): nobody
+	// knows then what it sampled with.
+	d.offContract = d.offContract || len(req.Constrained) > 0 || req.Invalid != nil
 	return d
 }
 

@@ -21,6 +21,20 @@ func TestPickIsV1s(t *testing.T) {
 	}
 }
 
+// What a server answers although the gateway could not read it was sampled
+// nobody knows how: it does not train.
+func TestUnreadParametersAreOffContract(t *testing.T) {
+	req := &call.Request{}
+	to := &target{spec: &fulgur.RolloutSpec{ID: "r"}, mode: fulgur.ModeTrain}
+	if decide(req, to, 0, &Options{}).offContract {
+		t.Error("a plain call is off contract")
+	}
+	req.Invalid = fulgur.E(fulgur.KindInvalid, "read", `The field "top_p" has the wrong type: got a JSON string`, nil)
+	if !decide(req, to, 0, &Options{}).offContract {
+		t.Error("a call with a top_p that is text counts as one without")
+	}
+}
+
 // Where a run fixes nothing the server's temperatures are forced, v1's way;
 // plain calls have the client's own.
 func TestTemperatures(t *testing.T) {

@@ -33,6 +33,7 @@ type Request struct {
 	LogProbs            *bool           `json:"logprobs"`
 	TopLogProbs         *int            `json:"top_logprobs"`
 	ReturnTokenIDs      *bool           `json:"return_token_ids"`
+	Constraints
 }
 
 // TextRequest is a text completions request, as far as it is read: a chat

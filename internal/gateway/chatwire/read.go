@@ -27,7 +27,7 @@ func (w *Request) Altering() []string {
 	if b := string(bytes.TrimSpace(w.LogitBias)); b != "" && b != "null" && b != "{}" {
 		out = append(out, "logit_bias")
 	}
-	return out
+	return append(out, w.constraining()...)
 }
 
 // StopList reads stop strings: one, a list, or null.

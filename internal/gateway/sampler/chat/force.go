@@ -33,8 +33,12 @@ func forced(o *call.Order) []chatwire.Field {
 // refuse null where they want a number.
 func neutral(name string) string {
 	switch name {
-	case "frequency_penalty", "presence_penalty", "min_p":
+	case "frequency_penalty", "presence_penalty", "min_p", "min_tokens":
 		return "0"
+	case "bad_words":
+		return "[]"
+	case "use_beam_search":
+		return "false"
 	case "repetition_penalty":
 		return "1"
 	}
