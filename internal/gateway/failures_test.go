@@ -1,7 +1,10 @@
 package gateway_test
 
 import (
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -363,5 +366,36 @@ func TestNoCrossingOverHTTP2(t *testing.T) {
 		if c.Messages[0].Content != "I am "+string(c.Rollout)+"." {
 			t.Errorf("a call of %q is on record for %s", c.Messages[0].Content, c.Rollout)
 		}
+	}
+}
+
+// GW-14: a server closes its connections while they are idle, around the moment at
+// which the next call is sent. No call fails, and each is one generation.
+func TestServerClosesIdleConnections(t *testing.T) {
+	h, u := chatHouse(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		// It says nothing of closing, as uvicorn.
+		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(goodAnswer), goodAnswer)
+		time.AfterFunc(time.Duration(rand.IntN(1000))*time.Microsecond, func() {
+			if c, ok := conn.(*net.TCPConn); ok {
+				_ = c.SetLinger(0) // by a reset
+			}
+			_ = conn.Close()
+		})
+	})
+	const n = 200
+	for range n {
+		if got := h.chat(t, agentKey, hi); got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
+	}
+	if all := h.all(); len(all) != n || u.hits.Load() != n {
+		t.Errorf("%d calls on record, %d generations, want %d", len(all), u.hits.Load(), n)
 	}
 }
