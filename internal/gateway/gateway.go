@@ -345,7 +345,12 @@ func (f *flow) order(ep fulgur.Endpoint, dec decision) *call.Order {
 	return o
 }
 
+// recordLimit is how long a call waits for its place in the record. What was sampled
+// is lost at its end: 2,000 agent-sized calls that a resume let go at once waited
+// longer than half a minute on two busy cores.
+const recordLimit = 5 * time.Minute
+
 // detached is a context for what must be done after the client has left.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	return context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 }
