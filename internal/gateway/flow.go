@@ -273,7 +273,7 @@ func (f *flow) deliver(client context.Context, out *ending, body []byte) bool {
 		return f.broke(fulgur.E(fulgur.KindUnavailable, "sample call", "The model was updated in the middle of the call: try again", err))
 	case err != nil:
 		return f.broke(err)
-	case !good(res) && f.ans.isStarted():
+	case f.senseless(res), !good(res) && f.ans.isStarted():
 		return f.broke(fulgur.E(fulgur.KindUpstream, "sample call", "Upstream model server failed: "+res.Fault, nil))
 	case good(res) && f.ans.out != nil:
 		broken = f.ans.close(res) != nil
@@ -289,6 +289,14 @@ func (f *flow) deliver(client context.Context, out *ending, body []byte) bool {
 
 // good says whether the upstream answered what was asked.
 func good(res *call.Result) bool { return res.Status < 300 && res.Fault == "" }
+
+// senseless says whether a stream was asked for, and the upstream's status is no
+// error's, but what came is no answer: an HTML page, JSON that is cut off.
+// Passed on, as an unstreamed call's is, it would be a stream without events,
+// which clients take for an empty answer.
+func (f *flow) senseless(res *call.Result) bool {
+	return !good(res) && res.Status < 400 && f.ans.out != nil && !f.t.v1
+}
 
 func lossKind(err error) fulgur.Kind {
 	if fulgur.KindOf(err) == fulgur.KindExhausted {
@@ -357,6 +365,8 @@ func (f *flow) record(out *ending, left bool) *fulgur.Call {
 		if out.aborted {
 			c.HTTPStatus = fulgur.KindUnavailable.HTTPStatus()
 		}
+	case f.senseless(res):
+		c.Fate, c.HTTPStatus = fulgur.FateRefused, fulgur.KindUpstream.HTTPStatus()
 	case res.Status >= 400:
 		c.Fate = fulgur.FateRefused
 	}

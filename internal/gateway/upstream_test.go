@@ -308,6 +308,28 @@ func TestOddBodies(t *testing.T) {
 	}
 }
 
+// A streamed call whose upstream answers 200 with what is no answer is told of
+// it: its client would take a body without events for an empty answer.
+func TestOddBodiesForStreams(t *testing.T) {
+	for is, body := range map[string][2]string{
+		"an HTML page": {"text/html", "<html>sign in</html>"}, "nothing": {"application/json", ""},
+		"half an answer": {"application/json", goodAnswer[:len(goodAnswer)/2]}, "no choices": {"application/json", `{"choices":[]}`},
+		"no first choice": {"application/json", strings.Replace(goodAnswer, `"index":0`, `"index":5`, 1)},
+	} {
+		h, _ := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", body[0])
+			_, _ = io.WriteString(w, body[1])
+		})
+		got := h.chat(t, agentKey, `{"stream":true,"messages":[{"role":"user","content":"hi"}]}`)
+		if got.status != 502 || got.code() != "upstream" {
+			t.Errorf("%s: the client got %d %s", is, got.status, got.body)
+		}
+		if r := h.last(t); r.Trainable || r.HTTPStatus != 502 || r.Fate != fulgur.FateRefused || r.Error == "" {
+			t.Errorf("%s: on record as %d %s %v %q", is, r.HTTPStatus, r.Fate, r.Untrainable, r.Error)
+		}
+	}
+}
+
 // A stream that ends early or carries an error never looks whole to the client.
 func TestBrokenStream(t *testing.T) {
 	first := `data: {"choices":[{"index":0,"delta":{"content":"x"},"token_ids":[7]}]}` + "\n\n"
