@@ -165,7 +165,8 @@ func TestAfterTheEnd(t *testing.T) {
 		if s.hits.Load() != hits {
 			t.Errorf("%s: a late call reached the model server", id)
 		}
-		if values, calls := s.rewards(t, fulgur.RolloutID(id)); fmt.Sprint(values) != "[0.25]" || calls != 0 {
+		// Fulgur's reward stays; v1's trainer is shown what its own hooks post then
+		if values, calls := s.rewards(t, fulgur.RolloutID(id)); fmt.Sprint(values) != "[0.25 1]" || calls != 0 {
 			t.Errorf("%s: v1's trainer reads rewards %v and %d calls", id, values, calls)
 		}
 		for _, patch := range []string{`{"error_message":"exit code -9"}`, `{"error_message":null}`, `{"last_attempt_id":"7"}`, `{"state":"succeeded"}`} {

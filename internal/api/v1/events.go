@@ -24,7 +24,6 @@ type event struct {
 	Data      json.RawMessage  `json:"data"`
 
 	seq   fulgur.Seq
-	late  bool   // a reward that came after the rollout's end
 	quick *quick // its triplet, in place of Data
 }
 
@@ -61,7 +60,7 @@ func (s *server) postEvent(ctx context.Context, r *in) (int, any, error) {
 }
 
 func viewEvent(ev fulgur.Event) event {
-	return event{Type: ev.Type, Rollout: ev.Rollout, Attempt: ev.Attempt, Timestamp: seconds(ev.At), Data: ev.Data, seq: ev.Seq, late: ev.Unused == fulgur.UnusedLate}
+	return event{Type: ev.Type, Rollout: ev.Rollout, Attempt: ev.Attempt, Timestamp: seconds(ev.At), Data: ev.Data, seq: ev.Seq}
 }
 
 func (s *server) events(ctx context.Context, r *in) (int, any, error) {
@@ -246,8 +245,8 @@ func mendNaN(b []byte) []byte {
 }
 
 // triplets is v1's training view: of several model requests with the same prompt
-// ids only the last one is kept, where it stood; rewards that came after the
-// rollout's end are left out, for v1's trainer would take the last of all.
+// ids only the last one is kept, where it stood. Rewards that came after the
+// rollout's end are in it: hooks of v1's trainer, which run then, grade so.
 func triplets(list []event) []event {
 	last := map[string]int{}
 	keys := make([]string, len(list))
@@ -274,8 +273,6 @@ func triplets(list []event) []event {
 			if e.quick == nil {
 				e.Data = tripletData(gjson.ParseBytes(e.Data))
 			}
-		case e.late:
-			continue
 		case e.Type == fulgur.EventReward:
 			e.Data = rewardData(gjson.ParseBytes(e.Data))
 		}
