@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fulgur-rl/fulgur"
@@ -83,6 +84,7 @@ func openStore(ctx context.Context, url string, key string, power bool) (*store.
 // listener, in this order: a taken address leaves no store behind.
 func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
 	s := &server{registry: prometheus.NewRegistry()}
+	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(ctx))
@@ -229,7 +231,7 @@ func serveOn(ln net.Listener, h http.Handler, log *slog.Logger) *listener {
 	l := &listener{url: "http://" + host, done: make(chan struct{}), cancel: cancel, srv: &http.Server{
 		BaseContext: func(net.Listener) context.Context { return base },
 		Handler:     h, ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 1 << 20,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), // a handler that panicked is told there
 	}}
 	go func() {
 		defer close(l.done)

@@ -165,9 +165,13 @@ func TestServeStandsAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		body, _ := io.ReadAll(res.Body)
 		res.Body.Close()
 		if res.StatusCode != 200 {
 			t.Errorf("GET %s: %s", path, res.Status)
+		}
+		if path == "/metrics" && !strings.Contains(string(body), "\ngo_goroutines ") {
+			t.Error("the metrics leave out the process itself: goroutines, memory, open files")
 		}
 	}
 	status, answer := ask(t, url+"/api/rollouts", "", `[{"rollout_id":"r1","input":{"q":1},"is_train":true}]`)
