@@ -5,3 +5,4 @@ set -eu
 cd "$(dirname "$0")/.."
 go run ./bench/engine
 bench/serving/run.sh
+bench/gateway/run.sh
