@@ -1,7 +1,6 @@
 package store
 
 import (
-	"container/list"
 	"slices"
 	"sync"
 
@@ -62,31 +61,32 @@ type chainKey struct {
 	attempt fulgur.AttemptID
 }
 
-// chains are the chains of the attempts that called last. What is dropped costs
-// space, not truth: the next call of such an attempt stands for itself.
+// chains are the chains of attempts that may call again. What is dropped costs time,
+// not truth: the next call of such an attempt reads its tip from the record. Any is
+// dropped, not the one that called longest ago: where there are more agents than there
+// is memory for, and they call in turn, that one is the next to call, and each call of
+// each would read its tip.
 type chains struct {
 	limit int // bytes of all tips
 
 	mu    sync.Mutex
-	byKey map[chainKey]*list.Element // of *chain
-	used  *list.List
+	byKey map[chainKey]*chain
 	bytes int
 }
 
 func newChains(limit int) *chains {
-	return &chains{limit: limit, byKey: map[chainKey]*list.Element{}, used: list.New()}
+	return &chains{limit: limit, byKey: map[chainKey]*chain{}}
 }
 
 // of returns the chain of an attempt, a new one if there is none.
 func (c *chains) of(k chainKey) *chain {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e := c.byKey[k]; e != nil {
-		c.used.MoveToFront(e)
-		return e.Value.(*chain)
+	ch := c.byKey[k]
+	if ch == nil {
+		ch = &chain{key: k}
+		c.byKey[k] = ch
 	}
-	ch := &chain{key: k}
-	c.byKey[k] = c.used.PushFront(ch)
 	return ch
 }
 
@@ -96,15 +96,19 @@ func (c *chains) keep(ch *chain, t, old *tip, free func(*tip)) {
 	size := ch.put(t, old, free)
 	c.mu.Lock()
 	var gone []*chain
-	if e := c.byKey[ch.key]; e != nil && e.Value.(*chain) == ch {
+	if c.byKey[ch.key] == ch {
 		c.bytes += size - ch.size
 		ch.size = size
 	}
-	for c.bytes > c.limit && c.used.Len() > 1 {
-		last := c.used.Remove(c.used.Back()).(*chain)
-		delete(c.byKey, last.key)
-		c.bytes -= last.size
-		gone = append(gone, last)
+	for k, other := range c.byKey { // in an order that is another each time
+		if c.bytes <= c.limit {
+			break
+		}
+		if other != ch {
+			delete(c.byKey, k)
+			c.bytes -= other.size
+			gone = append(gone, other)
+		}
 	}
 	c.mu.Unlock()
 	for _, g := range gone {
@@ -115,12 +119,11 @@ func (c *chains) keep(ch *chain, t, old *tip, free func(*tip)) {
 // drop forgets the chain of an attempt.
 func (c *chains) drop(k chainKey, free func(*tip)) {
 	c.mu.Lock()
-	e := c.byKey[k]
-	if e == nil {
+	ch := c.byKey[k]
+	if ch == nil {
 		c.mu.Unlock()
 		return
 	}
-	ch := c.used.Remove(e).(*chain)
 	delete(c.byKey, k)
 	c.bytes -= ch.size
 	c.mu.Unlock()
