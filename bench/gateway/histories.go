@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// histories records 10,000 agent-sized calls of 100 agents whose histories grow, and
-// then lets retention drop them.
+// histories records 10,000 agent-sized calls (5,000 in the quick form) of agents whose
+// histories grow to 100 calls, and then lets retention drop them.
 func (b *bench) histories() error {
 	s, err := b.startFulgur("histories")
 	if err != nil {
 		return err
 	}
-	agents := 100
+	agents := pick(b, 50, 100)
 	if err := s.create("h", agents); err != nil {
 		return err
 	}
 	before := measure(s.pid())
 	// Agents in turn: all histories are alive at once, as in training.
-	m, err := s.load(8, agents*turns, 5*time.Minute, func(i int) error {
+	m, err := s.load(8, agents*turns, pick(b, time.Minute, 5*time.Minute), func(i int) error {
 		seed := i % agents
 		return post(s.path(fmt.Sprintf("h-%d", seed)), b.mock.talks.of(seed).request(seed, i/agents))
 	})
@@ -29,7 +29,7 @@ func (b *bench) histories() error {
 	}
 	b.mock.talks.known = map[int]*conversation{}
 	if m.n < agents*turns {
-		b.report.figure("recorded in five minutes", "%d calls only", m.n)
+		b.report.figure("recorded in the time there is", "%d calls only", m.n)
 	}
 	b.report.figure("rate, 8 callers", "%.0f calls a second", m.perSecond)
 	b.report.figure("CPU s per 1000 calls (the reference: 13.3)", "%.2f", m.cpu)
@@ -57,7 +57,7 @@ func (b *bench) retain(old *server, size int64) error {
 	began := time.Now()
 	for {
 		var events []any
-		if err := s.do("GET", "/api/rollouts/h-99/events", nil, &events); err != nil {
+		if err := s.do("GET", "/api/rollouts/h-49/events", nil, &events); err != nil {
 			return err
 		}
 		if len(events) == 0 {

@@ -26,17 +26,20 @@ func (b *bench) streams() error {
 	if err != nil {
 		return err
 	}
-	b.mock.streamFor.Store(int64(pick(b, 4*time.Second, 10*time.Second)))
+	b.mock.streamFor.Store(int64(pick(b, 3*time.Second, 10*time.Second)))
 	n := 0
-	for _, n = range []int{2000, 1400, 1000, 700, 500, 350, 250, 175, 125} {
+	var proxyBefore, proxyAfter usage
+	for _, n = range pick(b, []int{2000, 1000, 500, 250, 125}, []int{2000, 1400, 1000, 700, 500, 350, 250, 175, 125}) {
 		direct, err := b.streamed(&server{url: b.mock.url, plain: true}, n)
 		if err != nil {
 			return err
 		}
+		proxyBefore = measure(proxy.pid())
 		d, err := b.streamed(proxy, n)
 		if err != nil {
 			return err
 		}
+		proxyAfter = measure(proxy.pid())
 		b.report.figure(fmt.Sprintf("%d streams: a token's delay, p50 / p99, direct and Go proxy", n), "%.1f / %.1f and %.1f / %.1f ms",
 			ms(percentile(direct, 50)), ms(percentile(direct, 99)), ms(percentile(d, 50)), ms(percentile(d, 99)))
 		if percentile(d, 99) < 15*time.Millisecond {
@@ -57,6 +60,8 @@ func (b *bench) streams() error {
 		return err
 	}
 	after := measure(s.pid())
+	proxied := (proxyAfter.cpu - proxyBefore.cpu) / float64(n*b.tokens())
+	b.report.figure("CPU s per 1000 tokens, Go proxy", "%.4f", proxied*1000)
 	b.report.figure(fmt.Sprintf("%d streams through fulgur: a token's delay, p50", n), "%.1f ms", ms(percentile(d, 50)))
 	b.report.most(fmt.Sprintf("%d streams through fulgur: a token's delay, p99", n), ms(percentile(d, 99)), 25, "ms")
 	b.report.figure("CPU s per 1000 tokens; memory before and at its peak", "%.4f; %.0f and %.0f MiB", (after.cpu-before.cpu)/float64(len(d))*1000, before.rss, peakRSS(s.pid()))
@@ -64,12 +69,17 @@ func (b *bench) streams() error {
 	return nil
 }
 
+// tokens is how many stamped tokens a stream has.
+func (b *bench) tokens() int {
+	return int(time.Duration(b.mock.streamFor.Load())/b.mock.streamEvery) - 1
+}
+
 // streamed runs n streams at once and returns the delays of their tokens.
 func (b *bench) streamed(s *server, n int) ([]time.Duration, error) {
 	body := bytes.Replace(small.request(), []byte(`{`), []byte(`{"stream":true,"stream_options":{"include_usage":true},`), 1)
 	delays := make([][]time.Duration, n)
 	errs := make([]error, n)
-	want := int(time.Duration(b.mock.streamFor.Load())/b.mock.streamEvery) - 1
+	want := b.tokens()
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
