@@ -9,9 +9,9 @@ import (
 
 // spareHeap is about how much memory may hold garbage. At gcPercent alone a gateway
 // with 200 MB of calls in flight grew to a gigabyte.
-const spareHeap = 64 << 20
+const spareHeap = 40 << 20
 
-// boundHeap keeps the garbage of a server at about spareHeap, or half of what is in
+// boundHeap keeps the garbage of a server at about spareHeap, or a third of what is in
 // use where that is more: after each collection it sets the percentage anew. end
 // stops that.
 func boundHeap() (end func()) {
@@ -49,7 +49,7 @@ func (b *heapBound) collected() {
 // heapPercent is by how much a heap of so many live bytes may grow until the next
 // collection.
 func heapPercent(live uint64) int {
-	return max(50, min(gcPercent, int(100*spareHeap/max(live, 1))))
+	return max(35, min(gcPercent, int(100*spareHeap/max(live, 1))))
 }
 
 func abs(x int) int { return max(x, -x) }

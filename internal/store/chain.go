@@ -45,7 +45,7 @@ type tip struct {
 const maxTips = 4
 
 // maxChained bounds the memory for tips, in bytes.
-const maxChained = 40 << 20
+const maxChained = 28 << 20
 
 // chain holds the tips of one attempt's conversations, the last used in front.
 type chain struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // maxRecent bounds the memory for the records of recent rollouts, in bytes.
-const maxRecent = 40 << 20
+const maxRecent = 16 << 20
 
 // recents are the rollouts that this process created last, with their calls:
 // what a trainer reads when they end costs no query, no decompression and no

@@ -123,7 +123,7 @@ func (d *Driver) writePragmas() url.Values {
 }
 
 func readPragmas() url.Values {
-	return url.Values{"_pragma": {"busy_timeout(5000)", "query_only(1)", "cache_size(-8000)"}}
+	return url.Values{"_pragma": {"busy_timeout(5000)", "query_only(1)", "cache_size(-2000)"}}
 }
 
 // Close lets go of the lock.
