@@ -106,6 +106,38 @@ func plainIDs(list string) []int32 {
 	}
 }
 
+// maxDepth is encoding/json's limit of nesting.
+const maxDepth = 10000
+
+// valid says whether data is JSON, and not nested deeper than encoding/json takes it:
+// gjson takes any depth, on the stack, and some megabytes of brackets ended the process.
+func valid(data string) bool { return !tooDeep(data) && gjson.Valid(data) }
+
+// tooDeep says whether brackets nest deeper than maxDepth. Hardly anything has so many.
+func tooDeep(data string) bool {
+	if strings.Count(data, "[")+strings.Count(data, "{") <= maxDepth {
+		return false
+	}
+	depth := 0
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		case '[', '{':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case ']', '}':
+			depth--
+		}
+	}
+	return false
+}
+
 // readRest reads an answer; an empty list of prompt ids in it stands for echo, if
 // there is one: used says whether there was.
 func readRest(data string, tokens bool, echo []int32) (a Answer, used, ok bool) {
@@ -116,7 +148,7 @@ func readRest(data string, tokens bool, echo []int32) (a Answer, used, ok bool) 
 		}
 		return idList(v)
 	}
-	if !gjson.Valid(data) {
+	if !valid(data) {
 		return a, false, false
 	}
 	root := gjson.Parse(data)

@@ -27,10 +27,11 @@ type CompletionChoice struct {
 // times as much. What is not JSON, or has another shape, is an error.
 func ReadCompletion(data []byte) (Completion, error) {
 	var c Completion
-	if !gjson.ValidBytes(data) {
+	text := string(data)
+	if !valid(text) {
 		return c, errors.New("it is no JSON")
 	}
-	root := gjson.ParseBytes(data)
+	root := gjson.Parse(text)
 	if !root.IsObject() {
 		return c, errors.New("it is no JSON object")
 	}

@@ -1,6 +1,7 @@
 package chatwire
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -41,6 +42,32 @@ func TestEchoIsReadAsTheRest(t *testing.T) {
 		got, ok := read(c.answer, true)
 		if d := cmp.Diff(want, got, cmpopts.EquateNaNs()); d != "" || ok != wantOK {
 			t.Errorf("%s: taken %t, want %t (-want +got):\n%s", name, ok, wantOK, d)
+		}
+	}
+}
+
+// TestDeepAnswers: brackets without end are no JSON, and end nothing else.
+func TestDeepAnswers(t *testing.T) {
+	for name, c := range map[string]struct {
+		data string
+		want bool
+	}{
+		"8 MB of brackets":             {strings.Repeat("[", 8<<20), false},
+		"as deep as encoding/json":     {strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth), true},
+		"one deeper":                   {strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1), false},
+		"many, but not deep":           {"[" + strings.Repeat("[],", 2*maxDepth) + "[]]", true},
+		"many in a text":               {`"` + strings.Repeat(`[\"`, 2*maxDepth) + `"`, true},
+		"many, and a text that is cut": {`["` + strings.Repeat("[", 2*maxDepth) + `\`, false},
+	} {
+		if _, ok := ReadAnswer([]byte(c.data), false); ok != c.want {
+			t.Errorf("%s: taken %t", name, ok)
+		}
+		if json.Valid([]byte(c.data)) != c.want {
+			t.Errorf("%s: encoding/json takes it otherwise", name)
+		}
+		var w Request
+		if err := decode([]byte(`{"messages":[{"role":"user","content":`+c.data+`}]}`), &w); err == nil && !c.want {
+			t.Errorf("%s: a request takes it", name)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // decode is json.Unmarshal. Of a chat request nearly all is its messages, some tens
@@ -13,7 +14,7 @@ import (
 // them costs: they are read here, and where one is in any way unusual, by encoding/json.
 func decode(body []byte, into any) error {
 	w, ok := into.(*Request)
-	if !ok || !json.Valid(body) {
+	if !ok || !valid(unsafe.String(unsafe.SliceData(body), len(body))) {
 		return json.Unmarshal(body, into)
 	}
 	rest, list := cutMessages(body)

@@ -1,6 +1,7 @@
 package openairesponses
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -139,7 +140,7 @@ func customArguments(input string) string {
 // customInput is the input that arguments say; arguments of another form are
 // the input as they are, so that the harness can complain.
 func customInput(arguments string) string {
-	if gjson.Valid(arguments) {
+	if json.Valid([]byte(arguments)) { // gjson takes any depth, on the stack
 		if v := gjson.Get(arguments, "input"); v.Type == gjson.String {
 			return text(v)
 		}

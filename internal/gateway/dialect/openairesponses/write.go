@@ -293,7 +293,7 @@ func upstreamFailure(res *call.Result) dialect.Failure {
 	if res.Status == 429 {
 		f.Type = "rate_limit_error"
 	}
-	if gjson.ValidBytes(res.Raw) {
+	if json.Valid(res.Raw) { // gjson takes any depth, on the stack
 		e := gjson.ParseBytes(res.Raw)
 		if inner := e.Get("error"); inner.IsObject() {
 			e = inner
