@@ -61,6 +61,7 @@ const (
 	UntrainableError     = "error"                // the upstream failed
 	UntrainableContext   = "context_full"         // the prompt, or what may follow it, does not fit the model's context
 	UntrainableSampling  = "off_contract"         // sampled with parameters the run does not train on
+	UntrainableLate      = "late"                 // its attempt had ended, or was followed by another, before the call had
 	UntrainableAuxiliary = "auxiliary"            // not the agent's own conversation
 	UntrainableFrozen    = "frozen_model"         // another model than the policy answered
 )

@@ -58,19 +58,19 @@ type Outcome struct {
 // RolloutSpec is what creates a rollout. Creation is idempotent by ID: a known
 // one gives the stored rollout untouched.
 type RolloutSpec struct {
-	ID       RolloutID       `json:"id"` // "": the store makes 32 hex digits
+	ID       RolloutID       `json:"id" required:"false"` // "": the store makes 32 hex digits
 	Run      RunID           `json:"run"`
 	Group    GroupID         `json:"group,omitempty"`
-	Input    json.RawMessage `json:"input"`               // the dataset row, whole; what is withheld is taken out before an agent sees it
-	IsTrain  bool            `json:"is_train"`            //
-	Greedy   bool            `json:"greedy,omitempty"`    // temperature 0: a greedy evaluation
-	Withhold []string        `json:"withhold,omitempty"`  // paths such as "input.answer" that no agent may see
-	Rewards  RewardSource    `json:"rewards,omitempty"`   // whose rewards count
-	Sampling *Sampling       `json:"sampling,omitempty"`  // what the run fixes for the calls of this rollout
-	Config   json.RawMessage `json:"v1_config,omitempty"` // v1's RolloutConfig, kept as it came
-	Metadata json.RawMessage `json:"metadata,omitempty"`  // v1's metadata, kept as it came
-	Timeout  time.Duration   `json:"timeout,omitempty"`   // of an attempt's active time; 0: the controller's default
-	Seed     uint64          `json:"seed,omitempty"`      // of the rollout's sampling; 0: from its id
+	Input    json.RawMessage `json:"input"`                     // the dataset row, whole; what is withheld is taken out before an agent sees it
+	IsTrain  bool            `json:"is_train" required:"false"` //
+	Greedy   bool            `json:"greedy,omitempty"`          // temperature 0: a greedy evaluation
+	Withhold []string        `json:"withhold,omitempty"`        // paths such as "input.answer" that no agent may see
+	Rewards  RewardSource    `json:"rewards,omitempty"`         // whose rewards count
+	Sampling *Sampling       `json:"sampling,omitempty"`        // what the run fixes for the calls of this rollout
+	Config   json.RawMessage `json:"v1_config,omitempty"`       // v1's RolloutConfig, kept as it came
+	Metadata json.RawMessage `json:"metadata,omitempty"`        // v1's metadata, kept as it came
+	Timeout  time.Duration   `json:"timeout,omitempty"`         // of an attempt's active time; 0: the controller's default
+	Seed     uint64          `json:"seed,omitempty"`            // of the rollout's sampling; 0: from its id
 }
 
 // RewardSource says who may give a rollout's reward.

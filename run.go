@@ -47,10 +47,10 @@ type Pause struct {
 // PauseRequest asks to hold a run's calls.
 type PauseRequest struct {
 	Owner  string        `json:"owner"`
-	Lease  time.Duration `json:"lease"`  // the pause ends by itself after this; 0: 10 minutes
-	Drain  time.Duration `json:"drain"`  // wait this long for in-flight calls, then abort them; 0: do not wait or abort
-	Refuse bool          `json:"refuse"` // answer 429 as v1 does in place of holding
-	Reason string        `json:"reason"`
+	Lease  time.Duration `json:"lease,omitempty"`  // the pause ends by itself after this; 0: 10 minutes
+	Drain  time.Duration `json:"drain,omitempty"`  // wait this long for in-flight calls, then abort them; 0: do not wait or abort
+	Refuse bool          `json:"refuse,omitempty"` // answer 429 as v1 does in place of holding
+	Reason string        `json:"reason,omitempty"`
 	// Partial: what the drain's limit cuts off goes on after the pause, from the
 	// tokens that it has; only token samplers can, other calls are aborted.
 	Partial bool `json:"partial,omitempty"`

@@ -27,7 +27,8 @@ func (g *Gateway) count(w http.ResponseWriter, r *http.Request, d dialect.Counte
 }
 
 func (g *Gateway) tokens(w http.ResponseWriter, r *http.Request, d dialect.Counter, t target) (int, error) {
-	body, err := g.read(w, r)
+	body, release, err := g.read(w, r)
+	defer release()
 	if err != nil {
 		return 0, err
 	}

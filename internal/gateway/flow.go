@@ -242,6 +242,7 @@ func (f *flow) settle(ctx context.Context, out *ending, left bool) {
 	if out.err == nil {
 		out.body = f.body(out.res, c)
 	}
+	f.markLate(ctx, c)
 	if err := f.keep(ctx, c); err != nil {
 		f.g.m.lost.Inc()
 		f.g.o.Log.Error("call could not be recorded", "call", c.ID, "rollout", c.Rollout, "err", err)
@@ -273,6 +274,8 @@ func (f *flow) deliver(client context.Context, out *ending, body []byte) bool {
 		return f.broke(fulgur.E(fulgur.KindUnavailable, "sample call", "The model was updated in the middle of the call: try again", err))
 	case err != nil:
 		return f.broke(err)
+	case f.denied(res):
+		return f.broke(fulgur.E(fulgur.KindUpstream, "sample call", "Upstream model server does not take the gateway's key: set the key of its endpoint", nil))
 	case f.senseless(res), !good(res) && f.ans.isStarted():
 		return f.broke(fulgur.E(fulgur.KindUpstream, "sample call", "Upstream model server failed: "+res.Fault, nil))
 	case good(res) && f.ans.out != nil:
@@ -296,6 +299,27 @@ func good(res *call.Result) bool { return res.Status < 300 && res.Fault == "" }
 // which clients take for an empty answer.
 func (f *flow) senseless(res *call.Result) bool {
 	return !good(res) && res.Status < 400 && f.ans.out != nil && !f.t.v1
+}
+
+// denied says whether the upstream refused the gateway's own key: as an answer
+// to the agent, whose key is another, it would send people the wrong way, and
+// some harnesses repeat a 401 for minutes. v1 passes it on.
+func (f *flow) denied(res *call.Result) bool {
+	return !f.t.v1 && (res.Status == http.StatusUnauthorized || res.Status == http.StatusForbidden)
+}
+
+// markLate marks a call that ended after its attempt: the trainer may have read
+// the rollout before. v1 knows no ends of attempts.
+func (f *flow) markLate(ctx context.Context, c *fulgur.Call) {
+	if !c.Trainable || f.t.rollout == "" || f.t.v1 {
+		return
+	}
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	r, err := f.g.o.Directory.Rollout(ctx, f.t.rollout)
+	if err == nil && (r.State.Terminal() || r.LastAttempt != "" && r.LastAttempt != f.t.attempt) {
+		c.Trainable, c.Untrainable = false, append(c.Untrainable, fulgur.UntrainableLate)
+	}
 }
 
 func lossKind(err error) fulgur.Kind {
@@ -365,7 +389,7 @@ func (f *flow) record(out *ending, left bool) *fulgur.Call {
 		if out.aborted {
 			c.HTTPStatus = fulgur.KindUnavailable.HTTPStatus()
 		}
-	case f.senseless(res):
+	case f.denied(res), f.senseless(res):
 		c.Fate, c.HTTPStatus = fulgur.FateRefused, fulgur.KindUpstream.HTTPStatus()
 	case res.Status >= 400:
 		c.Fate = fulgur.FateRefused

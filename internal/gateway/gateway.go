@@ -107,7 +107,8 @@ func checkPath(r *http.Request, p path, sub string, at spot) error {
 // call answers one model call. True: the connection is to be broken.
 func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect, t target) bool {
 	start := time.Now()
-	body, err := g.read(w, r)
+	body, release, err := g.read(w, r)
+	defer release()
 	if err != nil {
 		g.refuse(w, d, t.v1, err)
 		return false
@@ -151,8 +152,15 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 	return f.run(r.Context())
 }
 
-// read reads a request's body, within limits.
-func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// read reads a request's body, within limits. release is to be called when the
+// body is not held any more.
+func (g *Gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+	held := &metered{ReadCloser: r.Body, all: &g.bodies, most: g.o.MaxBodies}
+	body, err = g.readAll(w, r, held)
+	return body, held.release, err
+}
+
+func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCloser) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	if g.o.ReadTimeout > 0 {
 		_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
@@ -166,12 +174,14 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if n := r.ContentLength; n > 0 && n <= most { // what a client only says takes no more memory than that
 		buf.Grow(int(min(n, 256<<10)) + bytes.MinRead)
 	}
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, most))
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, from, most))
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &big):
 		g.drain(w, r)
 		return nil, fulgur.E(fulgur.KindTooLarge, "read request", fmt.Sprintf("The request is larger than %d bytes, the most that is taken", g.o.MaxBody), nil)
+	case errors.Is(err, errBodies):
+		return nil, errBodies
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", fmt.Sprintf("The request's body did not arrive within %s", g.o.ReadTimeout), err)
 	case err != nil && !errors.Is(err, io.EOF):

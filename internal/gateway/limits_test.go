@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -209,5 +210,68 @@ func TestEndlessBodies(t *testing.T) {
 				t.Errorf("%d calls on record", n)
 			}
 		})
+	}
+}
+
+// waiting makes the model wait at prompts that say "slow"; started tells of each.
+func (h *house) waiting() (started chan struct{}, goOn func()) {
+	started, gate := make(chan struct{}, 16), make(chan struct{})
+	h.gen.Reply = func(req engine.GenerateRequest) []int32 {
+		if strings.Contains(samplertest.Bytes{}.Decode(req.Prompt), "slow") {
+			started <- struct{}{}
+			<-gate
+		}
+		return samplertest.Answer(fulgur.Message{Content: "ok"})
+	}
+	return started, func() { close(gate) }
+}
+
+// Bodies are bounded over all calls, and the room comes back when they end.
+func TestAllBodiesTogether(t *testing.T) {
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxBodies = 1000 })
+	started, goOn := h.waiting()
+	large := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 800) + `"}]}`
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if got := h.chat(t, agentKey, strings.Replace(large, "x", "slow", 1)); got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	})
+	<-started
+	if got := h.chat(t, agentKey, large); got.status != 503 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "try again") {
+		t.Errorf("beside it: %d %s %v", got.status, got.body, got.header)
+	}
+	if got := h.chat(t, agentKey, hi); got.status != 200 {
+		t.Errorf("a small one beside it: %d %s", got.status, got.body)
+	}
+	goOn()
+	wg.Wait()
+	if got := h.chat(t, agentKey, large); got.status != 200 {
+		t.Errorf("behind it: %d %s", got.status, got.body)
+	}
+}
+
+// A call that ends behind its attempt does not train: the trainer may have read
+// the rollout before.
+func TestALateCallDoesNotTrain(t *testing.T) {
+	h := newHouse(t)
+	started, goOn := h.waiting()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if got := h.chat(t, agentKey, `{"messages":[{"role":"user","content":"slow"}]}`); got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	})
+	<-started
+	h.book.mu.Lock()
+	r := h.book.rollouts["r1"]
+	r.State = fulgur.Succeeded
+	h.book.rollouts["r1"] = r
+	h.book.mu.Unlock()
+	goOn()
+	wg.Wait()
+	calls, err := h.book.Calls(t.Context(), "r1", "0")
+	if err != nil || len(calls) != 1 || calls[0].Trainable || !slices.Contains(calls[0].Untrainable, fulgur.UntrainableLate) {
+		t.Errorf("calls %+v, %v", calls, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -81,6 +82,7 @@ type Options struct {
 	// Limits. Each is off below zero; those from MaxHeader on are of requests with
 	// an attempt's credential.
 	MaxBody       int64         // bytes of a request's body; 0: 64 MiB
+	MaxBodies     int64         // bytes of the bodies of all calls at once; 0: 1 GiB
 	ReadTimeout   time.Duration // of a request's body; 0: 1 minute
 	MaxHeader     int           // bytes of a request's headers; 0: 64 KiB
 	MaxConcurrent int           // requests of an attempt at once, held ones too; 0: 4096
@@ -110,6 +112,9 @@ type Options struct {
 func (o Options) defaults() Options {
 	if o.Run == "" {
 		o.Run = fulgur.DefaultRun
+	}
+	if o.MaxBodies == 0 {
+		o.MaxBodies = 1 << 30
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 64 << 20
@@ -154,6 +159,7 @@ type Gateway struct {
 	retries  *retries
 	m        *metrics
 	router   router
+	bodies   atomic.Int64 // bytes held
 
 	rulesMu sync.Mutex
 	rules   map[fulgur.RunID]runRules

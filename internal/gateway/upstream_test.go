@@ -483,3 +483,24 @@ func waits(gate chan struct{}) http.HandlerFunc {
 		}
 	}
 }
+
+// An upstream that refuses the gateway's own key is the gateway's failure: the
+// agent's key is another, and nothing that the server says of keys reaches it.
+func TestUpstreamRefusesOurKey(t *testing.T) {
+	for _, status := range []int{401, 403} {
+		for _, stream := range []string{"false", "true"} {
+			h, _ := chatHouse(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, `{"error":{"message":"Incorrect API key provided: upst*****-key","code":"invalid_api_key"}}`)
+			})
+			got := h.chat(t, agentKey, `{"stream":`+stream+`,"messages":[{"role":"user","content":"x"}]}`)
+			if got.status != 502 || strings.Contains(got.body, "upst*") || !strings.Contains(got.body, "key of its endpoint") {
+				t.Errorf("%d, stream %s: %d %s", status, stream, got.status, got.body)
+			}
+			if got := post(t, t.Context(), h.url+"/proxy/rollout/r1/attempt/0/mode/train/openai/v1/chat/completions", serverKey, hi); got.status != status {
+				t.Errorf("v1, %d: %d %s", status, got.status, got.body)
+			}
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/api"
 	"github.com/tidwall/gjson"
 )
 
@@ -51,6 +52,9 @@ func (s *server) postEvent(ctx context.Context, r *in) (int, any, error) {
 	var raw map[string]json.RawMessage // keeps the bytes that came
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return 0, nil, problems{{"json_invalid", []any{"body"}, "JSON decode error", nil}}
+	}
+	if err := api.CheckAgentEvent(r.who, kind, raw["data"]); err != nil {
+		return 0, nil, err
 	}
 	ev, err := s.Store.AppendEvent(ctx, fulgur.Event{Rollout: r.rollout, Attempt: r.attempt, Type: kind, Data: raw["data"]})
 	if err != nil {

@@ -70,6 +70,9 @@ func (s *server) runRoutes() {
 		RunIn
 		Body fulgur.PauseRequest
 	}) (fulgur.Pause, error) {
+		if _, err := s.Store.Run(ctx, in.Run); err != nil { // a wrong name would pause nothing
+			return fulgur.Pause{}, err
+		}
 		return s.Gate.PauseCalls(ctx, in.Run, in.Body)
 	})
 	register(s, op("POST", "/runs/{run}/resume", "End the owner's pause"), func(ctx context.Context, in *struct {
@@ -190,6 +193,10 @@ func (s *server) attemptRoutes() {
 		Body api.EventBody
 	}) (*body[fulgur.Event], error) {
 		if err := allowEvent(ctx, in.ID, in.Attempt, in.Body.Type); err != nil {
+			return nil, api.ProblemOf(err)
+		}
+		who, _ := ctx.Value(identityKey{}).(fulgur.Identity)
+		if err := api.CheckAgentEvent(who, in.Body.Type, in.Body.Data); err != nil {
 			return nil, api.ProblemOf(err)
 		}
 		ev, err := s.Store.AppendEvent(ctx, fulgur.Event{Rollout: in.ID, Attempt: in.Attempt, Type: in.Body.Type, Data: in.Body.Data})

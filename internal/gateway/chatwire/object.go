@@ -12,20 +12,20 @@ import (
 // field twice; an empty body is the empty object. refusal says in words for the
 // client why nobody could read it, "" if one can. wrong is encoding/json's
 // complaint of a field's type; the other fields are read all the same.
-func ReadObject(body []byte, into any) (object []byte, wrong error, refusal string) {
+func ReadObject(body []byte, into any) (object []byte, refusal string, wrong error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
 	err := decode(body, into) // checks the whole body before anything else
 	var syntax *json.SyntaxError
 	if !utf8.Valid(body) || errors.As(err, &syntax) {
-		return nil, nil, "Invalid JSON in request body"
+		return nil, "Invalid JSON in request body", nil
 	}
 	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
-		return nil, nil, "Request body must be a JSON object"
+		return nil, "Request body must be a JSON object", nil
 	}
 	if k := Duplicate(body); k != "" {
-		return nil, nil, fmt.Sprintf("The field %q stands twice in the request body: send it once", k)
+		return nil, fmt.Sprintf("The field %q stands twice in the request body: send it once", k), nil
 	}
-	return body, err, ""
+	return body, "", err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -138,6 +139,7 @@ func Get(body []byte, key string) []byte {
 }
 
 // Duplicate returns the first top-level key that stands twice, "" if none does.
+// Keys that differ in case alone count as one: we read either, a model server one.
 func Duplicate(body []byte) string {
 	ms, _, err := members(body)
 	if err != nil {
@@ -150,14 +152,15 @@ func Duplicate(body []byte) string {
 	}
 	for i, m := range ms {
 		if seen != nil {
-			if seen[m.key] {
+			key := strings.ToLower(m.key)
+			if seen[key] {
 				return m.key
 			}
-			seen[m.key] = true
+			seen[key] = true
 			continue
 		}
 		for _, o := range ms[:i] {
-			if o.key == m.key {
+			if strings.EqualFold(o.key, m.key) {
 				return m.key
 			}
 		}

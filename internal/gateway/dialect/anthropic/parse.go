@@ -51,7 +51,7 @@ type toolChoice struct {
 // requests to count tokens.
 func (Dialect) Parse(body []byte) (*call.Request, error) {
 	var w request
-	body, err, refusal := chatwire.ReadObject(body, &w)
+	body, refusal, err := chatwire.ReadObject(body, &w)
 	if refusal != "" {
 		return nil, invalid(refusal)
 	}

@@ -43,7 +43,7 @@ func invalid(msg string) *fulgur.Error {
 // "" and absent are one; unknown fields are ignored.
 func (d Dialect) Parse(body []byte) (*call.Request, error) {
 	var w chatwire.Request
-	body, err, refusal := chatwire.ReadObject(body, &w)
+	body, refusal, err := chatwire.ReadObject(body, &w)
 	if refusal != "" {
 		return nil, invalid(refusal)
 	}

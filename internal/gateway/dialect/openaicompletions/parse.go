@@ -41,7 +41,7 @@ func invalid(msg string) *fulgur.Error {
 // (KindUnsupported): each would be a call of its own, and a record is of one.
 func (Dialect) Parse(body []byte) (*call.Request, error) {
 	var w chatwire.TextRequest
-	body, err, refusal := chatwire.ReadObject(body, &w)
+	body, refusal, err := chatwire.ReadObject(body, &w)
 	if refusal != "" {
 		return nil, invalid(refusal)
 	}

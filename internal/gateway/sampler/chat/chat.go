@@ -27,7 +27,7 @@ const (
 	WireText = "openai-completions"
 )
 
-// maxAnswer is the largest unstreamed answer taken.
+// maxAnswer is the largest answer taken, streamed or not.
 const maxAnswer = 256 << 20
 
 // Options configure a Sampler.

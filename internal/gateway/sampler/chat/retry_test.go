@@ -29,7 +29,7 @@ func writeFine(w http.ResponseWriter) {
 func TestOneGenerationAtATime(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		var live, most, n atomic.Int64
-		s, ep, _ := upstream(t, chat.Options{Retry: sampler.Retry{Tries: 4, Backoff: 100 * time.Millisecond, Try: 50 * time.Millisecond}}, func(w http.ResponseWriter, r *http.Request) {
+		s, ep, _ := upstream(t, chat.Options{Retry: sampler.Retry{Tries: 4, Backoff: 100 * time.Millisecond, Try: 400 * time.Millisecond}}, func(w http.ResponseWriter, r *http.Request) {
 			most.Store(max(most.Load(), live.Add(1)))
 			defer live.Add(-1)
 			if n.Add(1) < 3 {

@@ -16,6 +16,7 @@ import (
 
 var (
 	errBroken       = errors.New("upstream's stream ended before its answer did")
+	errTooLong      = errors.New("upstream's stream is longer than is taken")
 	errUpstreamSaid = errors.New("upstream's stream carries an error")
 )
 
@@ -42,9 +43,13 @@ func (x *exchange) stream(resp *http.Response, alive func()) (began bool, err er
 	t := &tee{acc: newAccumulator(res, x.o), res: res, emit: x.emit, wire: x.wire}
 	var parser sse.Parser
 	buf := make([]byte, 32<<10)
-	for !t.done {
+	for total := 0; !t.done; {
 		n, rerr := resp.Body.Read(buf)
 		alive()
+		if total += n; total > maxAnswer {
+			t.acc.end()
+			return t.began, errTooLong
+		}
 		if err := parser.Feed(buf[:n], t.event); err != nil {
 			t.acc.end()
 			return t.began, err
