@@ -165,7 +165,8 @@ type model struct {
 	status int
 	held   time.Duration // added to what every attempt reports
 
-	forgets bool // as a gateway that was restarted
+	forgets bool          // as a gateway that was restarted
+	up      time.Duration // what it says of itself
 }
 
 func (m *model) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.AttemptID) (fulgur.Activity, error) {
@@ -176,6 +177,7 @@ func (m *model) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.Attem
 		a = *p
 	}
 	a.Held += m.held
+	a.Up = m.up
 	return a, nil
 }
 
@@ -417,6 +419,24 @@ func TestUpstreamThatIsDownGivesNewAttempts(t *testing.T) {
 			if a := h.attempts(id); len(a) != 3 {
 				t.Errorf("%d attempts, want 3", len(a))
 			}
+		}
+	}
+}
+
+// A gateway that was killed under an agent cut off a call that is on no record:
+// the agent's failure is not its own.
+func TestGatewayKilledUnderAnAgent(t *testing.T) {
+	for up, want := range map[time.Duration]fulgur.OutcomeClass{time.Nanosecond: fulgur.OutcomeInfrastructure, time.Hour: fulgur.OutcomeAgent} {
+		h := open(t).start(setup{})
+		h.model.mu.Lock()
+		h.model.up = up
+		h.model.mu.Unlock()
+		ids := h.create(nil, "call; exit 3", "call")
+		if r := h.ended(ids[0]); r.Outcome.Class != want {
+			t.Errorf("up for %s: %+v", up, *r.Outcome)
+		}
+		if r := h.ended(ids[1]); r.Outcome.Class != fulgur.OutcomeOK {
+			t.Errorf("up for %s, one that ended well: %+v", up, *r.Outcome)
 		}
 	}
 }

@@ -21,6 +21,7 @@ const (
 type finishing struct {
 	e      *execution
 	key    plan.Key
+	since  time.Time // it ran from then on; zero: it never did
 	facts  plan.Facts
 	report fulgur.AttemptReport // what is not reported yet of its run
 	done   chan struct{}        // closed when it is reported, or given up
@@ -101,6 +102,7 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 	verdicts := make([]plan.Verdict, len(list))
 	for i, f := range list {
 		f.facts.Calls, f.facts.Upstream = c.calls(ctx, f.key, acts[i])
+		f.facts.Restarted = acts[i].Up > 0 && !f.since.IsZero() && time.Since(f.since) > acts[i].Up
 		if f.key.Attempt != "0" {
 			_ = c.persist(ctx, "reading earlier attempts", func() error {
 				all, err := c.store.Attempts(ctx, f.key.Rollout)

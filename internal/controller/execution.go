@@ -32,6 +32,7 @@ type ended struct {
 	exit    plan.Exit
 	stopped string
 	limit   time.Duration
+	since   time.Time // when it entered its last phase; zero: it never started
 }
 
 func newExecution(it plan.Item, key plan.Key, phase fulgur.Phase) *execution {
@@ -92,7 +93,7 @@ func (c *Controller) heard(ev Event) {
 	}
 	e.exited = true
 	c.free(e)
-	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e)}
+	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e), e.Since}
 }
 
 // runs notes that the agent runs now: its clocks begin.
@@ -219,7 +220,7 @@ func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secr
 
 // finish hands an exit over to be judged and reported.
 func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end ended, secret string, late *fulgur.AttemptReport) {
-	f := &finishing{e: e, key: key, facts: plan.Facts{Exit: end.exit, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}}
+	f := &finishing{e: e, key: key, since: end.since, facts: plan.Facts{Exit: end.exit, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}}
 	if secret != "" {
 		f.facts.Exit.Tail = strings.ReplaceAll(f.facts.Exit.Tail, secret, "[credential]")
 		f.facts.Exit.Message = strings.ReplaceAll(f.facts.Exit.Message, secret, "[credential]")

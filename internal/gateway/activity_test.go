@@ -62,7 +62,7 @@ func TestActivitySaysHowTheLastCallWasFailed(t *testing.T) {
 		}
 		got := h.chat(t, agentKey, c.body)
 		a, err := h.g.Activities(t.Context(), []fulgur.AttemptKey{{Rollout: "r1", Attempt: "0"}, {Rollout: "r1", Attempt: "9"}})
-		if err != nil || (a[0].Upstream != "") != c.fault || a[1] != (fulgur.Activity{}) {
+		if err != nil || (a[0].Upstream != "") != c.fault || a[1] != (fulgur.Activity{Up: a[1].Up}) || a[1].Up <= 0 {
 			t.Errorf("%s: %+v (%v), answered %d %s", c.name, a, err, got.status, got.body)
 		}
 	}

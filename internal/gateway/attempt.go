@@ -151,12 +151,13 @@ func (a *attempt) release() {
 // the attempt's idle and active clocks are read against it.
 func (g *Gateway) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.AttemptID) (fulgur.Activity, error) {
 	a := g.attempts.peek(attemptKey{id, at})
+	up := time.Since(g.began)
 	if a == nil {
-		return fulgur.Activity{}, nil
+		return fulgur.Activity{Up: up}, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held, Upstream: a.upstream}
+	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held, Upstream: a.upstream, Up: up}
 	if a.holding > 0 {
 		out.Held += time.Since(a.since)
 	}

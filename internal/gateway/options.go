@@ -160,6 +160,7 @@ type Gateway struct {
 	m        *metrics
 	router   router
 	bodies   atomic.Int64 // bytes held
+	began    time.Time
 
 	rulesMu sync.Mutex
 	rules   map[fulgur.RunID]runRules
@@ -171,6 +172,7 @@ func New(o Options) *Gateway {
 	g := &Gateway{o: o, paths: newPaths(o.Dialects), gates: newGates(o.Leases), m: newMetrics(o.Metrics), rules: map[fulgur.RunID]runRules{},
 		router: router{table: route.New(o.Route)}}
 	g.attempts, g.retries = newAttempts(o.Records), newRetries(&o)
+	g.began = time.Now()
 	g.mux = g.routes()
 	return g
 }

@@ -34,12 +34,15 @@ const (
 // Facts are what Judge looks at.
 type Facts struct {
 	Exit     Exit
-	Stopped  string        // the reason for which the controller stopped it; "": it did not
-	Calls    int           // on record; -1: not known
-	Upstream string        // error of the attempt's last call, if the model server or the gateway failed it
-	Limit    time.Duration // what the clock was that Stopped names
-	Before   History
-	Limits   Limits
+	Stopped  string // the reason for which the controller stopped it; "": it did not
+	Calls    int    // on record; -1: not known
+	Upstream string // error of the attempt's last call, if the model server or the gateway failed it
+	// Restarted: the gateway was started again while the agent ran, and what calls
+	// that cut off is on no record.
+	Restarted bool
+	Limit     time.Duration // what the clock was that Stopped names
+	Before    History
+	Limits    Limits
 }
 
 // History counts the rollout's earlier attempts.
@@ -107,6 +110,8 @@ func Judge(f Facts) Verdict {
 		return end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message)
 	case f.Upstream != "":
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent ended after the model server had failed its last call: "+f.Upstream), f)
+	case f.Restarted && (f.Exit.Code != 0 || f.Exit.Signal != "" || f.Exit.Failure != ""):
+		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent failed, and the gateway had been started again while it ran"), f)
 	case f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0:
 		if f.Calls == 0 {
 			return end(fulgur.OutcomeOK, ReasonNoCalls, "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?")

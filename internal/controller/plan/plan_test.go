@@ -173,6 +173,8 @@ func TestJudge(t *testing.T) {
 		"the upstream was down":               {Facts{Exit: Exit{Code: 1}, Calls: 1, Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
 		"the upstream was down, and it exited with 0 all the same":   {Facts{Calls: 1, Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
 		"not even its first call was answered, and it exited with 0": {Facts{Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
+		"the gateway was killed under it":                            {Facts{Exit: Exit{Code: 1}, Calls: 1, Restarted: true}, fulgur.OutcomeInfrastructure, "upstream", "started again", true, time.Second},
+		"it survived the gateway's death":                            {Facts{Calls: 3, Restarted: true}, fulgur.OutcomeOK, "ok", "", false, 0},
 		"the upstream is still down":                                 {Facts{Calls: 1, Upstream: "refused", Before: History{Failures: 2}}, fulgur.OutcomeInfrastructure, "upstream", "no retry is left", false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
