@@ -312,28 +312,52 @@ func (a *app) printRollout(s shownRollout) {
 // printCalls prints calls as a person reads them: what was new in the prompt,
 // the reply, the counts, and whether it trains.
 func (a *app) printCalls(calls []fulgur.Call) {
-	seen := 0
 	for i := range calls {
 		c := &calls[i]
-		fmt.Fprintf(a.Stdout, "\ncall %d  %s  %s  %d prompt tokens, %d sampled, policy version %d, %s, %s  (%s)\n", c.Index, c.Dialect, c.Model,
+		fmt.Fprintf(a.Stdout, "\ncall %d  %s  %s  %d prompt tokens, %d sampled, policy version %d, %s, %s  (%s)\n", c.Index, c.Dialect, cmp.Or(c.Model, "-"),
 			len(c.PromptIDs), len(c.SampledIDs), c.Version(), cmp.Or(c.FinishReason, c.Error), c.Latency.Round(100_000), c.ID)
-		from := 0
-		if i > 0 && len(c.Messages) >= seen {
-			from = seen
+		var raw struct{ Prompt any }
+		if len(c.Messages) == 0 && json.Unmarshal(c.Request, &raw) == nil && raw.Prompt != nil {
+			fmt.Fprintf(a.Stdout, "  prompt    %s\n", quoted(fmt.Sprint(raw.Prompt)))
 		}
-		for _, m := range c.Messages[min(from, len(c.Messages)):] {
+		for _, m := range c.Messages[shown(calls[:i], c.Messages):] {
 			fmt.Fprintf(a.Stdout, "  %-9s %s\n", m.Role, messageText(m))
 		}
 		if c.Reply != nil {
-			fmt.Fprintf(a.Stdout, "  → %s\n", messageText(*c.Reply))
+			fmt.Fprintf(a.Stdout, "  → %s\n", cmp.Or(messageText(*c.Reply), "(nothing)"))
 		}
 		if c.Trainable {
 			fmt.Fprintln(a.Stdout, "  trains: its sampled tokens and their log probs are on record")
 		} else {
 			fmt.Fprintf(a.Stdout, "  does not train: %s\n", strings.Join(c.Untrainable, ", "))
 		}
-		seen = len(c.Messages) + 1
 	}
+}
+
+// shown is how many of a call's messages an earlier call has shown already: the
+// longest earlier prompt, with its reply, that the messages begin with. Only the
+// latest calls are compared.
+func shown(earlier []fulgur.Call, msgs []fulgur.Message) (n int) {
+	for i := range earlier[max(0, len(earlier)-64):] {
+		e := &earlier[max(0, len(earlier)-64)+i]
+		known := e.Messages[:len(e.Messages):len(e.Messages)]
+		if e.Reply != nil {
+			known = append(known, *e.Reply)
+		}
+		if len(known) > n && len(known) <= len(msgs) && slices.EqualFunc(known, msgs[:len(known)], sameTurn) {
+			n = len(known)
+		}
+	}
+	return n
+}
+
+// sameTurn compares a message with how it was sent back, which may be without
+// its reasoning.
+func sameTurn(known, m fulgur.Message) bool {
+	if m.Reasoning == "" {
+		known.Reasoning = ""
+	}
+	return known.Same(m)
 }
 
 // quoted is a text as a JSON string, on one line and without control codes, but

@@ -103,6 +103,8 @@ const (
 	// others still run, for readWithin at most.
 	atOnce     = 32
 	readWithin = 250 * time.Millisecond
+	// takenWithin is how long a warning waits that no controller takes a rollout up.
+	takenWithin = 10 * time.Second
 )
 
 // collecting is a collect under way.
@@ -113,11 +115,13 @@ type collecting struct {
 	pending map[fulgur.RolloutID]int // index of what has not been read
 	over    []fulgur.RolloutID       // of these, what has ended
 	done    int
+	taken   bool // a controller has taken one up
 }
 
 // heard notes what has ended.
 func (c *collecting) heard(changes []fulgur.Change) {
 	for _, ch := range changes {
+		c.taken = c.taken || ch.Kind != fulgur.ChangeRun && ch.State != fulgur.Queuing
 		if _, ok := c.pending[ch.Rollout]; ok && ch.State.Terminal() && !slices.Contains(c.over, ch.Rollout) {
 			c.over = append(c.over, ch.Rollout)
 		}
@@ -128,6 +132,8 @@ func (c *collecting) heard(changes []fulgur.Change) {
 func (t *trainer) await(ctx context.Context, c *collecting, watch <-chan heard) error {
 	due := time.NewTimer(readWithin)
 	defer due.Stop()
+	untaken := time.NewTimer(takenWithin)
+	defer untaken.Stop()
 	late := true
 	for len(c.pending) > 0 {
 		if n := len(c.over); n > 0 && (late || n >= atOnce || n == len(c.pending)) {
@@ -149,6 +155,10 @@ func (t *trainer) await(ctx context.Context, c *collecting, watch <-chan heard) 
 			c.heard(h.changes)
 		case <-due.C:
 			late = true
+		case <-untaken.C:
+			if !c.taken {
+				t.warn(c.step, "waiting", "no controller has taken a rollout up within %s: does one run? (fulgur controller RUN.yaml --server URL)", takenWithin)
+			}
 		case <-ctx.Done():
 		}
 		if err := ctx.Err(); err != nil {
