@@ -103,6 +103,10 @@ type Activity struct {
 	// call that ended (answered with 5xx); "": it did not. A client that left or was
 	// refused (4xx) is no failure of theirs.
 	Upstream string `json:"upstream,omitempty"`
+	// Refused is how many requests became no call: malformed, above a limit, behind
+	// the attempt's end; Refusal is what the last one was told.
+	Refused int    `json:"refused,omitempty"`
+	Refusal string `json:"refusal,omitempty"`
 	// Up is how long the gateway has been up: it has forgotten what was before, and
 	// calls that were under way then were cut off.
 	Up time.Duration `json:"up,omitempty"`

@@ -71,6 +71,8 @@ type tried struct {
 	Calls     []fulgur.Call   `json:"calls"`
 	Samples   []fulgur.Sample `json:"samples"`
 	Trainable int             `json:"trainable_tokens"`
+	Refused   int             `json:"refused,omitempty"` // requests that became no call
+	Refusal   string          `json:"refusal,omitempty"` // what the last of them was told
 	Verdict   string          `json:"verdict"`
 }
 
@@ -100,6 +102,9 @@ func (j *tryJob) run(ctx context.Context) (err error) {
 	out := tried{ExitCode: code, Calls: calls}
 	if runErr != nil {
 		out.Error = runErr.Error()
+	}
+	if act, err := s.gateway.Activity(context.WithoutCancel(ctx), id, attempt.ID); err == nil {
+		out.Refused, out.Refusal = act.Refused, act.Refusal
 	}
 	built := sample.Build("try", calls, sample.Options{})
 	out.Samples, out.Trainable = built.Samples, built.Trained
@@ -187,6 +192,8 @@ func (j *tryJob) verdict(t tried) string {
 	switch {
 	case t.ExitCode == notStarted && len(t.Calls) == 0:
 		return t.Error
+	case len(t.Calls) == 0 && t.Refused > 0:
+		b.WriteString("None of the agent's requests became a model call.")
 	case len(t.Calls) == 0:
 		b.WriteString("The agent made no model call: does it read OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY?")
 	case t.Trainable == 0:
@@ -199,6 +206,9 @@ func (j *tryJob) verdict(t tried) string {
 	}
 	for _, why := range slices.Sorted(maps.Keys(bad)) {
 		fmt.Fprintf(&b, "\n%s untrainable: %s", count(bad[why], "call"), why)
+	}
+	if t.Refused > 0 {
+		fmt.Fprintf(&b, "\n%s refused, the last one with: %s", count(t.Refused, "request"), t.Refusal)
 	}
 	if t.Error != "" {
 		fmt.Fprintf(&b, "\n%s", t.Error)

@@ -29,6 +29,8 @@ type attempt struct {
 	next     int // index of the next call
 	inflight int
 	lastEnd  time.Time
+	refused  int    // requests that became no call
+	refusal  string // what the last of them was told
 	upstream string // how the model server or the gateway failed the last call that ended; "": it did not
 	holding  int    // calls held now
 	since    time.Time
@@ -129,6 +131,14 @@ func (a *attempt) came(fault string) {
 	a.upstream = fault
 }
 
+// refuse notes that a request became no call.
+func (a *attempt) refuse(why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused++
+	a.refusal = why
+}
+
 // hold and release count the time during which at least one call was held: the
 // attempt's clocks stand still for it.
 func (a *attempt) hold() {
@@ -157,7 +167,7 @@ func (g *Gateway) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.Att
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held, Upstream: a.upstream, Up: up}
+	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held, Upstream: a.upstream, Refused: a.refused, Refusal: a.refusal, Up: up}
 	if a.holding > 0 {
 		out.Held += time.Since(a.since)
 	}

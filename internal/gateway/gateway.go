@@ -110,7 +110,7 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 	body, release, err := g.read(w, r)
 	defer release()
 	if err != nil {
-		g.refuse(w, d, t.v1, err)
+		g.refuseCall(w, d, t, err)
 		return false
 	}
 	req, err := d.Parse(body)
@@ -118,12 +118,12 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 		err = fulgur.E(fulgur.KindUnsupported, "read request", "n must be 1 in training: each answer is a call of its own", nil)
 	}
 	if err != nil {
-		g.refuse(w, d, t.v1, err)
+		g.refuseCall(w, d, t, err)
 		return false
 	}
 	t.label(req, r.Header)
 	if t.frozenOnly && !t.frozen() {
-		g.refuse(w, d, t.v1, errForAgents)
+		g.refuseCall(w, d, t, errForAgents)
 		return false
 	}
 	if joined, broken := g.rejoin(w, r, d, t, req, start); joined {
@@ -230,7 +230,9 @@ func (g *Gateway) refuse(w http.ResponseWriter, d dialect.Dialect, v1 bool, err 
 // refuseCall is refuse for a request whose attempt is known.
 func (g *Gateway) refuseCall(w http.ResponseWriter, d dialect.Dialect, t target, err error) {
 	if t.rollout != "" {
-		g.attempts.get(attemptKey{t.rollout, t.attempt}).came(ownFault(err))
+		a := g.attempts.get(attemptKey{t.rollout, t.attempt})
+		a.came(ownFault(err))
+		a.refuse(fulgur.PublicMessage(err))
 	}
 	g.refuse(w, d, t.v1, err)
 }

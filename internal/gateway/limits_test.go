@@ -275,3 +275,15 @@ func TestALateCallDoesNotTrain(t *testing.T) {
 		t.Errorf("calls %+v, %v", calls, err)
 	}
 }
+
+// What became no call is told with the attempt's activity.
+func TestRefusedRequestsAreCounted(t *testing.T) {
+	h := newHouse(t)
+	for _, body := range []string{`{"n":2,"messages":[{"role":"user","content":"x"}]}`, `{`, hi} {
+		h.chat(t, agentKey, body)
+	}
+	a, err := h.g.Activity(t.Context(), "r1", "0")
+	if err != nil || a.Refused != 2 || a.Calls != 1 || !strings.Contains(a.Refusal, "Invalid JSON") {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
