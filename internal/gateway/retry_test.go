@@ -107,9 +107,10 @@ func TestRetryIsJoined(t *testing.T) {
 					if n := len(h.all()); n != 0 {
 						t.Errorf("%d on record before its fate is known", n)
 					}
-					if p, _ := h.g.PauseState(t.Context(), "run"); p.InFlight != 0 {
-						t.Errorf("a finished generation is in flight: %+v", p)
-					}
+					eventually(t, "a finished generation is not in flight", func() bool {
+						p, _ := h.g.PauseState(t.Context(), "run")
+						return p.InFlight == 0
+					})
 				}
 				if got := h.chat(t, agentKey, c.again); !text(got) {
 					t.Errorf("%d %q %v", got.status, got.body, got.err)
