@@ -58,7 +58,7 @@ func TestSoak(t *testing.T) {
 			return
 		}
 	}
-	first, last := levels[1], levels[3] // the first part fills caches
+	first, last := levels[1], levels[3]        // the first part fills caches
 	if last.goroutines > first.goroutines+20 { // some connections idle or close just then; a leak is of thousands of calls
 		t.Errorf("goroutines grew from %d to %d", first.goroutines, last.goroutines)
 	}
