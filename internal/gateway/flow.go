@@ -242,6 +242,8 @@ func (f *flow) settle(ctx context.Context, out *ending, left bool) {
 	if out.err == nil {
 		out.body = f.body(out.res, c)
 	}
+	ctx, cancel := detached(ctx) // whatever has become of the client
+	defer cancel()
 	f.markLate(ctx, c)
 	if err := f.keep(ctx, c); err != nil {
 		f.g.m.lost.Inc()
@@ -314,8 +316,6 @@ func (f *flow) markLate(ctx context.Context, c *fulgur.Call) {
 	if !c.Trainable || f.t.rollout == "" || f.t.v1 {
 		return
 	}
-	ctx, cancel := detached(ctx)
-	defer cancel()
 	r, err := f.g.o.Directory.Rollout(ctx, f.t.rollout)
 	if err == nil && (r.State.Terminal() || r.LastAttempt != "" && r.LastAttempt != f.t.attempt) {
 		c.Trainable, c.Untrainable = false, append(c.Untrainable, fulgur.UntrainableLate)
@@ -405,10 +405,8 @@ func (f *flow) record(out *ending, left bool) *fulgur.Call {
 	return c
 }
 
-// keep puts the record into the store, whatever has become of the client.
+// keep puts the record into the store.
 func (f *flow) keep(ctx context.Context, c *fulgur.Call) error {
-	ctx, cancel := detached(ctx)
-	defer cancel()
 	if f.t.rollout != "" {
 		return f.g.o.Records.AppendCall(ctx, c)
 	}

@@ -16,7 +16,7 @@ func (Dialect) AppendAnswer(dst []byte, req *call.Request, m dialect.Meta, res *
 	if res.Raw != nil && res.Wire == Name {
 		return append(dst, res.Raw...)
 	}
-	dst = appendHead(dst, "chat.completion", m)
+	dst = appendHead(dst, &chatwire.StreamID{Own: ownID(m)}, "chat.completion", m)
 	dst = append(dst, `"choices":[{"index":0,"message":`...)
 	var reply fulgur.Message
 	if res.Reply != nil {
@@ -61,9 +61,11 @@ func tokensOf(res *call.Result) []call.Token {
 	return out
 }
 
-func appendHead(dst []byte, object string, m dialect.Meta) []byte {
+func ownID(m dialect.Meta) string { return "chatcmpl-" + m.ID }
+
+func appendHead(dst []byte, id *chatwire.StreamID, object string, m dialect.Meta) []byte {
 	dst = append(dst, `{"id":`...)
-	dst = chatwire.AppendString(dst, "chatcmpl-"+m.ID)
+	dst = id.Append(dst)
 	dst = append(dst, `,"object":"`...)
 	dst = append(dst, object...)
 	dst = append(dst, `","created":`...)
@@ -139,15 +141,14 @@ func (Dialect) AppendModels(dst []byte, models []string) []byte {
 
 // Stream implements dialect.Dialect.
 func (Dialect) Stream(req *call.Request, m dialect.Meta) dialect.Stream {
-	return &stream{req: req, meta: m}
+	return &stream{req: req, meta: m, id: chatwire.StreamID{Own: ownID(m)}}
 }
 
 type stream struct {
 	req    *call.Request
 	meta   dialect.Meta
-	opened bool   // the chunk with the role has gone out
-	alive  bool   // a keep-alive went out before the upstream's first event
-	id     []byte // JSON, of the upstream's events
+	id     chatwire.StreamID
+	opened bool // the chunk with the role has gone out
 	last   bool
 	kept   []byte // from the piece that was Last on
 }
@@ -193,37 +194,17 @@ func (s *stream) delta(dst []byte, d call.Delta) []byte {
 	return append(dst, "}]}\n\n"...)
 }
 
-// relay passes an upstream's own chunk on. If keep-alives with our id went out
-// before, its id is made ours: clients drop chunks of another id.
+// relay passes an upstream's own chunk on.
 func (s *stream) relay(dst []byte, d call.Delta) []byte {
 	s.opened = true
 	if d.UsageOnly && !s.req.IncludeUsage {
 		return dst
 	}
-	raw := d.Raw
-	if s.alive {
-		id := chatwire.AppendString(nil, "chatcmpl-"+s.meta.ID)
-		if out, err := chatwire.Splice(raw, chatwire.Field{Key: "id", Value: id}); err == nil {
-			raw = out
-		}
-	} else if s.id == nil {
-		s.id = append([]byte(nil), chatwire.Get(raw, "id")...)
-	}
-	return sse.Append(dst, "", raw)
+	return sse.Append(dst, "", s.id.Relay(d.Raw))
 }
 
 func (s *stream) head(dst []byte) []byte {
-	dst = append(dst, "data: "...)
-	if len(s.id) == 0 {
-		return appendHead(dst, "chat.completion.chunk", s.meta)
-	}
-	dst = append(dst, `{"id":`...)
-	dst = append(dst, s.id...)
-	dst = append(dst, `,"object":"chat.completion.chunk","created":`...)
-	dst = strconv.AppendInt(dst, s.meta.Created, 10)
-	dst = append(dst, `,"model":`...)
-	dst = chatwire.AppendString(dst, s.meta.Model)
-	return append(dst, ',')
+	return appendHead(append(dst, "data: "...), &s.id, "chat.completion.chunk", s.meta)
 }
 
 func (s *stream) open(dst []byte, prompt []int32) []byte {
@@ -290,9 +271,7 @@ func appendDelta(dst []byte, d call.Delta) []byte {
 // KeepAlive implements dialect.Stream: a chunk with an empty delta, the one
 // thing that every chat client tried takes as a sign of life.
 func (s *stream) KeepAlive(dst []byte) []byte {
-	if s.id == nil {
-		s.alive = true
-	}
+	s.id.KeepAlive()
 	dst = s.head(dst)
 	return append(dst, `"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null}]}`+"\n\n"...)
 }

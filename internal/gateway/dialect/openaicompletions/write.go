@@ -30,7 +30,7 @@ func (Dialect) AppendAnswer(dst []byte, req *call.Request, m dialect.Meta, res *
 		text = res.Reply.Content
 	}
 	at := 0
-	dst = appendHead(dst, nil, m)
+	dst = appendHead(dst, &chatwire.StreamID{Own: ownID(m)}, m)
 	dst = appendChoice(dst, req, text, tokens, res.PromptIDs, &at, res.Finish)
 	dst = append(dst, ']')
 	if res.Usage != nil {
@@ -40,15 +40,12 @@ func (Dialect) AppendAnswer(dst []byte, req *call.Request, m dialect.Meta, res *
 	return append(dst, '}')
 }
 
-// appendHead begins an answer or a chunk, up to its first choice. id is JSON,
-// nil for our own.
-func appendHead(dst, id []byte, m dialect.Meta) []byte {
+func ownID(m dialect.Meta) string { return "cmpl-" + m.ID }
+
+// appendHead begins an answer or a chunk, up to its first choice.
+func appendHead(dst []byte, id *chatwire.StreamID, m dialect.Meta) []byte {
 	dst = append(dst, `{"id":`...)
-	if len(id) > 0 {
-		dst = append(dst, id...)
-	} else {
-		dst = chatwire.AppendString(dst, "cmpl-"+m.ID)
-	}
+	dst = id.Append(dst)
 	dst = append(dst, `,"object":"text_completion","created":`...)
 	dst = strconv.AppendInt(dst, m.Created, 10)
 	dst = append(dst, `,"model":`...)
@@ -117,16 +114,15 @@ func (Dialect) AppendModels(dst []byte, models []string) []byte {
 
 // Stream implements dialect.Dialect.
 func (Dialect) Stream(req *call.Request, m dialect.Meta) dialect.Stream {
-	return &stream{req: req, meta: m}
+	return &stream{req: req, meta: m, id: chatwire.StreamID{Own: ownID(m)}}
 }
 
 type stream struct {
 	req   *call.Request
 	meta  dialect.Meta
-	begun bool   // our first chunk has been written
-	alive bool   // a keep-alive went out before the upstream's first event
-	id    []byte // JSON, of the upstream's events
-	at    int    // bytes of tokens' texts so far
+	id    chatwire.StreamID
+	begun bool // our first chunk has been written
+	at    int  // bytes of tokens' texts so far
 	last  bool
 	kept  []byte // from the piece that was Last on
 }
@@ -159,29 +155,19 @@ func (s *stream) delta(dst []byte, d call.Delta) []byte {
 	return append(dst, "]}\n\n"...)
 }
 
-// relay passes an upstream's own chunk on. If keep-alives with our id went out
-// before, its id is made ours: clients drop chunks of another id.
+// relay passes an upstream's own chunk on.
 func (s *stream) relay(dst []byte, d call.Delta) []byte {
 	if d.UsageOnly && !s.req.IncludeUsage {
 		return dst
 	}
-	raw := d.Raw
-	if s.alive {
-		id := chatwire.AppendString(nil, "cmpl-"+s.meta.ID)
-		if out, err := chatwire.Splice(raw, chatwire.Field{Key: "id", Value: id}); err == nil {
-			raw = out
-		}
-	} else if s.id == nil {
-		s.id = append([]byte(nil), chatwire.Get(raw, "id")...)
-	}
-	return sse.Append(dst, "", raw)
+	return sse.Append(dst, "", s.id.Relay(d.Raw))
 }
 
-func (s *stream) head(dst []byte) []byte { return appendHead(append(dst, "data: "...), s.id, s.meta) }
+func (s *stream) head(dst []byte) []byte { return appendHead(append(dst, "data: "...), &s.id, s.meta) }
 
 // KeepAlive implements dialect.Stream: a chunk with an empty text.
 func (s *stream) KeepAlive(dst []byte) []byte {
-	s.alive = s.alive || s.id == nil
+	s.id.KeepAlive()
 	dst = s.head(dst)
 	return append(dst, `{"index":0,"text":"","logprobs":null,"finish_reason":null}]}`+"\n\n"...)
 }
