@@ -178,7 +178,8 @@ func (s *server) beat(ctx context.Context, id string) {
 			s.drop(id)
 			return
 		}
-		// Any other failure is the server's for now: calls find out by themselves.
+		// A server that is down for a moment is no end of the session: the next beat,
+		// and each call, asks it again, and a call's error names what is wrong.
 	}
 }
 
