@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
@@ -40,6 +41,10 @@ func openRecords(ctx context.Context, dir runDir) (records, error) {
 		}
 	}
 	if _, err := os.Stat(dir.store()); err != nil {
+		var from origin
+		if dir.readJSON("origin.json", &from) == nil && from.Server != "" {
+			return nil, notFound("open the record of "+string(dir), fmt.Sprintf("its server has it: --server %s --run %s, and its --key", from.Server, from.Run))
+		}
 		return nil, notFound("open the record of "+string(dir), "this run keeps no record here: ask its server with --server")
 	}
 	return openStore(ctx, "sqlite:"+dir.store(), "", false)

@@ -14,7 +14,7 @@ import (
 // runDir is a run's folder. Its layout is part of what users rely on:
 //
 //	config.yaml    the effective run file
-//	origin.json    the run file's folder, for resume
+//	origin.json    the run file's folder and the server, for resume
 //	store.db       rollouts, attempts, calls, events
 //	metrics.jsonl  one line a step; tensorboard/ the same for TensorBoard
 //	checkpoints/   step-N and best: Hugging Face folders with optimizer state
@@ -71,7 +71,9 @@ func openRunDir(arg string) (runDir, error) {
 
 // origin is what resume needs to know beside the effective configuration.
 type origin struct {
-	Dir     string `json:"dir"`     // the run file's folder
+	Dir     string `json:"dir"` // the run file's folder
+	Run     string `json:"run"`
+	Server  string `json:"server"`  // that has the run's record; "": it is in the run's folder
 	Version string `json:"version"` // of fulgur that started the run
 	Seed    int64  `json:"seed"`
 }

@@ -104,7 +104,10 @@ func (a *app) resumeCommand() *cobra.Command {
 		GroupID: "train",
 		Long: `Go on with a run from its last checkpoint. RUN is the run's folder, or its name
 below runs/. Rollouts that ended after the checkpoint are taken from the record,
-not run again; nothing counts twice.`,
+not run again; nothing counts twice.
+
+A run that was trained with --server goes on with that server; --key (or
+FULGUR_KEY) is its key, --server its address if it has moved.`,
 		Example: `  fulgur resume runs/calc
   fulgur resume calc --steps 300       # further than the run file says`,
 		Args: cobra.ExactArgs(1),
@@ -116,15 +119,15 @@ not run again; nothing counts twice.`,
 			if c.Flags().Changed("steps") {
 				r.Steps = steps
 			}
-			if server == "" {
-				server = r.Server
+			if server, err = resumeServer(dir, server, r.Server); err != nil {
+				return err
 			}
 			j := &trainJob{app: a, file: r, dir: dir, resume: true, server: server, key: key, engine: engine}
 			return a.finish(j.run(c.Context()))
 		},
 	}
 	c.Flags().IntVar(&steps, "steps", 0, "train up to this step in place of the run file's `steps`")
-	c.Flags().StringVar(&server, "server", "", "URL of a running fulgur serve")
+	c.Flags().StringVar(&server, "server", "", "URL of the fulgur serve that has the run's record (default: the one it was trained with)")
 	c.Flags().StringVar(&key, "key", "", "the server's key")
 	engine.register(c)
 	return c
@@ -297,13 +300,16 @@ func (j *trainJob) prepare(ctx context.Context) error {
 		if err := checkServer(ctx, j.server, j.key); err != nil {
 			return err
 		}
+		if err := j.checkRecord(ctx); err != nil {
+			return err
+		}
 	}
 	if j.resume {
 		return nil
 	}
 	err := errors.Join(
 		writeFile(j.dir.config(), j.file.Effective(), 0o644),
-		j.dir.writeJSON("origin.json", origin{Dir: j.file.Dir, Version: version(), Seed: j.file.Seed}, 0o644))
+		j.dir.writeJSON("origin.json", origin{Dir: j.file.Dir, Run: j.file.Run, Server: j.server, Version: version(), Seed: j.file.Seed}, 0o644))
 	if err != nil {
 		return fulgur.E(fulgur.KindExhausted, "start the run", "the run's folder can't be written: check permissions and disk space, or choose another with --out", err)
 	}

@@ -163,7 +163,7 @@ func (t *trainer) open(ctx context.Context) error {
 			}
 			if len(some) > 0 {
 				return fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf(
-					"the store has rollouts of a run %q already; choose another name under `run:`, or `fulgur resume %s`", o.Run, o.Dir), nil)
+					"the store has rollouts of a run %q already; choose another name under `run:`, or `fulgur resume` it from the folder in which it was begun", o.Run), nil)
 			}
 		}
 	case err != nil:
