@@ -21,7 +21,7 @@ type State struct {
 	ConfigHash string               `json:"config_hash,omitempty"`
 	DataHash   string               `json:"data_hash,omitempty"`
 	Seed       uint64               `json:"seed"`
-	Cursor     schedule.Cursor      `json:"cursor"`
+	Cursor     schedule.State       `json:"cursor"`
 	Version    fulgur.PolicyVersion `json:"version"`
 	Updates    int64                `json:"updates"`
 	Rollouts   int64                `json:"rollouts"`

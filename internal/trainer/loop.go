@@ -17,7 +17,7 @@ import (
 type trainer struct {
 	o         Options
 	state     State
-	sched     *schedule.Synchronous
+	sched     schedule.Schedule
 	adopting  bool  // rollouts of an earlier process may exist
 	saved     int64 // step of the newest checkpoint; -1: none
 	final     string
@@ -191,7 +191,7 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.maxTokens = o.MaxTokens; t.maxTokens == 0 {
 		t.maxTokens = info.ContextLength
 	}
-	t.sched, err = schedule.NewSynchronous(schedule.Config{Order: schedule.Order{Rows: len(o.Train.Rows), Seed: o.Seed},
+	t.sched, err = schedule.New(schedule.Config{Order: schedule.Order{Rows: len(o.Train.Rows), Seed: o.Seed},
 		GroupsPerStep: o.GroupsPerStep, Steps: o.Steps, Epochs: o.Epochs}, t.state.Cursor)
 	if err != nil {
 		return fulgur.E(fulgur.KindInvalid, "start training", err.Error(), nil)
@@ -292,7 +292,7 @@ func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion) err
 
 // train is the loop. Before each round the state is that of a finished step.
 func (t *trainer) train(ctx context.Context) error {
-	effects := t.sched.Handle(schedule.Begin{})
+	effects := t.sched.Handle(0, schedule.Begin{})
 	if t.state.After != nil {
 		if _, end := effects[0].(schedule.Finished); end || t.state.Reached {
 			return nil
@@ -327,8 +327,8 @@ func (t *trainer) train(ctx context.Context) error {
 		if err := t.step(context.WithoutCancel(ctx), update, rollouts); err != nil {
 			return err
 		}
-		effects = t.sched.Handle(schedule.Updated{})
-		t.state.Cursor = t.sched.Cursor()
+		effects = t.sched.Handle(0, schedule.Updated{})
+		t.state.Cursor = t.sched.State()
 		t.updating = false
 	}
 	return t.finishRun(ctx)

@@ -44,7 +44,7 @@ func (t *trainer) rollOut(ctx context.Context, groups []schedule.Group) ([]ended
 	}
 	var update schedule.Update
 	for _, g := range groups {
-		for _, e := range t.sched.Handle(schedule.Complete{Group: g}) {
+		for _, e := range t.sched.Handle(0, schedule.Complete{Group: g}) {
 			if u, ok := e.(schedule.Update); ok {
 				update = u
 			}

@@ -10,14 +10,14 @@ import (
 // drive runs a schedule to its end, or to a step, and returns what was trained.
 func drive(t *testing.T, cfg Config, at Cursor, until int64) (trained []Group, end Cursor) {
 	t.Helper()
-	s, err := NewSynchronous(cfg, at)
+	s, err := New(cfg, State{Cursor: at})
 	if err != nil {
 		t.Fatal(err)
 	}
-	effects := s.Handle(Begin{})
+	effects := s.Handle(0, Begin{})
 	for {
-		if _, ok := effects[0].(Finished); ok || s.Cursor().Step == until {
-			return trained, s.Cursor()
+		if _, ok := effects[0].(Finished); ok || s.State().Step == until {
+			return trained, s.State().Cursor
 		}
 		ask := effects[0].(Ask)
 		var update []Effect
@@ -25,17 +25,17 @@ func drive(t *testing.T, cfg Config, at Cursor, until int64) (trained []Group, e
 			if update != nil {
 				t.Fatal("a step started before all groups were complete")
 			}
-			update = s.Handle(Complete{Group: g})
-			if s.Handle(Complete{Group: g}) != nil { // told twice
+			update = s.Handle(0, Complete{Group: g})
+			if s.Handle(0, Complete{Group: g}) != nil { // told twice
 				t.Fatal("a repeated event had an effect")
 			}
 		}
 		u := update[0].(Update)
-		if u.Step != s.Cursor().Step+1 {
-			t.Fatalf("step %d after %d", u.Step, s.Cursor().Step)
+		if u.Step != s.State().Step+1 {
+			t.Fatalf("step %d after %d", u.Step, s.State().Step)
 		}
 		trained = append(trained, u.Groups...)
-		effects = s.Handle(Updated{})
+		effects = s.Handle(0, Updated{})
 	}
 }
 
@@ -101,11 +101,11 @@ func TestShuffleIsAPermutation(t *testing.T) {
 
 func TestBadStartIsRefused(t *testing.T) {
 	for name, c := range map[string]Config{"no rows": {GroupsPerStep: 1}, "no groups": {Order: Order{Rows: 1}}} {
-		if _, err := NewSynchronous(c, Cursor{}); err == nil {
+		if _, err := New(c, State{}); err == nil {
 			t.Error(name)
 		}
 	}
-	if _, err := NewSynchronous(Config{Order: Order{Rows: 2}, GroupsPerStep: 1}, Cursor{Position: 3}); err == nil {
+	if _, err := New(Config{Order: Order{Rows: 2}, GroupsPerStep: 1}, State{Cursor: Cursor{Position: 3}}); err == nil {
 		t.Error("a position behind the end")
 	}
 }
