@@ -112,6 +112,7 @@ var leaves = map[string][]string{
 	"github.com/ncruces/go-sqlite3":           {"store/sqlite"},
 	"github.com/jackc/pgx":                    {"store/postgres"},
 	"k8s.io/":                                 {"controller/kube"},
+	"mvdan.cc/sh":                             {"audit"},
 	"google.golang.org/protobuf":              {"engine/wire", "trainer/metrics"},
 	"github.com/parquet-go":                   {"trainer/data"},
 	"github.com/klauspost/compress":           {"store"},
