@@ -5,6 +5,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -17,13 +18,31 @@ import (
 	"github.com/fulgur-rl/fulgur"
 )
 
-// Secret returns what a request presents: a bearer key ("Bearer", one space),
-// else x-api-key, else "".
-func Secret(r *http.Request) string {
-	if s, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-		return s
+// Identifier says who presents a secret.
+type Identifier interface {
+	Identify(ctx context.Context, secret string) (fulgur.Identity, error)
+}
+
+// Identify says who makes a request, from its bearer key ("Bearer", one space)
+// and its x-api-key. As in v1 and at the gateway, one right key is enough: SDKs
+// send what is left in the environment in the other header. Of two right ones the
+// server's counts, else the bearer. KindDenied: neither is right, or none is
+// there and one is needed.
+func Identify(r *http.Request, by Identifier) (fulgur.Identity, error) {
+	bearer, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	other := r.Header.Get("X-Api-Key")
+	if bearer == "" || bearer == r.Header.Get("Authorization") { // another scheme is no bearer
+		return by.Identify(r.Context(), other)
 	}
-	return r.Header.Get("X-Api-Key")
+	who, err := by.Identify(r.Context(), bearer)
+	if other == "" || err == nil && who.Scope == fulgur.ScopeServer || err != nil && fulgur.KindOf(err) != fulgur.KindDenied {
+		return who, err
+	}
+	second, e := by.Identify(r.Context(), other)
+	if e == nil && (err != nil || second.Scope == fulgur.ScopeServer) {
+		return second, nil
+	}
+	return who, err
 }
 
 // Problem is the body of an error (RFC 9457), with its kind.

@@ -139,7 +139,7 @@ func (s *server) routes(o serverOptions) http.Handler {
 	mux.Handle("/api/v2/", two)
 	mux.Handle("/docs", two)
 	mux.Handle("/", one)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", s.forServerKey(promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		// A call that nobody has: an answer that comes from the database itself.
 		if _, err := s.store.Call(r.Context(), "none"); fulgur.KindOf(err) != fulgur.KindNotFound {
@@ -149,6 +149,24 @@ func (s *server) routes(o serverOptions) http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	return mux
+}
+
+// forServerKey lets the server key in alone. Agents reach this listener too, and
+// metrics tell of the run what an agent could learn to play to: rewards, how many
+// rollouts of its group are done, that it is being validated.
+func (s *server) forServerKey(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, err := api.Identify(r, s.store)
+		if err == nil && who.Scope != fulgur.ScopeServer {
+			err = fulgur.E(fulgur.KindForbidden, "", "this needs the server key", nil)
+		}
+		if err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, fulgur.PublicMessage(err)+": give the server key, Authorization: Bearer KEY", fulgur.KindOf(err).HTTPStatus())
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // ownRollout is what agents may see of their rollouts over v1: nothing, unless

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -66,7 +67,11 @@ func (g *Gateway) models(w http.ResponseWriter, r *http.Request, at spot, who fu
 		g.refuse(w, at.d, t.v1, err)
 		return
 	}
-	names := []string{t.policy}
+	names, err := g.policyNames(r.Context(), t)
+	if err != nil {
+		g.refuse(w, at.d, t.v1, err)
+		return
+	}
 	if t.rules != nil {
 		names = append(names, slices.Sorted(maps.Keys(t.rules.open))...)
 	}
@@ -75,7 +80,7 @@ func (g *Gateway) models(w http.ResponseWriter, r *http.Request, at spot, who fu
 		return
 	}
 	if !slices.Contains(names, at.model) {
-		g.refuse(w, at.d, t.v1, fulgur.E(fulgur.KindNotFound, "find model", "There is no model '"+at.model+"' here: ask for '"+t.model+"'", nil))
+		g.refuse(w, at.d, t.v1, fulgur.E(fulgur.KindNotFound, "find model", "There is no model '"+at.model+"' here: ask for '"+strings.Join(names, "' or '")+"'", nil))
 		return
 	}
 	var list struct {
@@ -86,4 +91,23 @@ func (g *Gateway) models(w http.ResponseWriter, r *http.Request, at spot, who fu
 		return
 	}
 	writeJSON(w, http.StatusOK, list.Data[0])
+}
+
+// policyNames are the names under which a target's policy is had: the run's name
+// for it, or, where the run has none (v1's runs), those of its endpoints, any of
+// which answers.
+func (g *Gateway) policyNames(ctx context.Context, t target) ([]string, error) {
+	if t.policy != "" {
+		return []string{t.policy}, nil
+	}
+	list, err := g.o.Models.Endpoints(ctx, t.run, "")
+	if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound {
+		return nil, err
+	}
+	names := make([]string, len(list))
+	for i, ep := range list {
+		names[i] = ep.Model
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }

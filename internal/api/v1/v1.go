@@ -200,10 +200,7 @@ func redirect(w http.ResponseWriter, r *http.Request) {
 // events, and where Own is set to a look at its rollout. Either header may hold
 // the right key.
 func (s *server) admit(r *in) error {
-	who, err := s.Store.Identify(r.Context(), api.Secret(r.Request))
-	if fulgur.KindOf(err) == fulgur.KindDenied && r.Header.Get("X-Api-Key") != "" {
-		who, err = s.Store.Identify(r.Context(), r.Header.Get("X-Api-Key"))
-	}
+	who, err := api.Identify(r.Request, s.Store)
 	if err != nil {
 		return err
 	}

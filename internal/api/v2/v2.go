@@ -122,7 +122,7 @@ func New(o Options) http.Handler {
 			return
 		}
 		if open := r.URL.Path == "/docs" || r.URL.Path == Prefix+"/openapi.json" || r.URL.Path == Prefix+"/openapi.yaml"; !open {
-			id, err := s.Store.Identify(r.Context(), api.Secret(r))
+			id, err := api.Identify(r, s.Store)
 			if err != nil {
 				writeProblem(w, err)
 				return

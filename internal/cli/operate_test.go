@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// call makes one request of a server; its body and answer are JSON or text.
+func callServer(t *testing.T, method, url, body string, header ...string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// openAttempt makes a rollout of v1's run and an attempt, as docs/tinker.md does
+// with curl, and returns the attempt's credential.
+func openAttempt(t *testing.T, url, id string) string {
+	t.Helper()
+	status, body := callServer(t, "POST", url+"/api/v2/rollouts", `[{"id":"`+id+`","run":"default","input":{"question":"?"},"is_train":true}]`, "Authorization", "Bearer K")
+	if status != http.StatusCreated {
+		t.Fatalf("creating a rollout: %d %s", status, body)
+	}
+	status, body = callServer(t, "POST", url+"/api/v2/rollouts/"+id+"/attempts", "", "Authorization", "Bearer K")
+	var a fulgur.OpenedAttempt
+	if err := json.Unmarshal([]byte(body), &a); err != nil || a.Credential == "" {
+		t.Fatalf("opening an attempt: %d %s", status, body)
+	}
+	return a.Credential
+}
+
+// TestWhoMaySee: /metrics is the server key's, in either header; one right key is
+// enough everywhere, whatever the other header holds.
+func TestWhoMaySee(t *testing.T) {
+	t.Parallel()
+	server := start(t, t.TempDir(), nil, "serve", "--listen", "127.0.0.1:0", "--key", "K", "--store", "sqlite::memory:", "--model-dir", "builtin:calc")
+	url := server.says("listening on ")
+	agent := openAttempt(t, url, "r1")
+	event := "/api/v2/rollouts/r1/attempts/0/events"
+	for name, c := range map[string]struct {
+		method, path, body string
+		header             []string
+		status             int
+		says               string
+	}{
+		"metrics without a key":                   {"GET", "/metrics", "", nil, 401, "give the server key"},
+		"metrics with a wrong key":                {"GET", "/metrics", "", []string{"Authorization", "Bearer no"}, 401, "give the server key"},
+		"metrics with an agent's":                 {"GET", "/metrics", "", []string{"Authorization", "Bearer " + agent}, 403, "server key"},
+		"metrics with the server key":             {"GET", "/metrics", "", []string{"Authorization", "Bearer K"}, 200, "fulgur_gateway_in_flight"},
+		"metrics with it in the other header":     {"GET", "/metrics", "", []string{"X-Api-Key", "K"}, 200, "fulgur_gateway_in_flight"},
+		"v2: wrong bearer, right x-api-key":       {"GET", "/api/v2/runs", "", []string{"Authorization", "Bearer no", "X-Api-Key", "K"}, 200, `"default"`},
+		"v2: right bearer, wrong x-api-key":       {"GET", "/api/v2/runs", "", []string{"Authorization", "Bearer K", "X-Api-Key", "no"}, 200, `"default"`},
+		"v2: an agent's bearer, the server's key": {"GET", "/api/v2/runs", "", []string{"Authorization", "Bearer " + agent, "X-Api-Key", "K"}, 200, `"default"`},
+		"v2: both wrong":                          {"GET", "/api/v2/runs", "", []string{"Authorization", "Bearer no", "X-Api-Key", "no"}, 401, "Invalid or missing"},
+		"v2: no bearer but another scheme":        {"GET", "/api/v2/runs", "", []string{"Authorization", "Basic Szo=", "X-Api-Key", "K"}, 200, `"default"`},
+		"v2: an agent's event, stale bearer":      {"POST", event, `{"type":"note"}`, []string{"Authorization", "Bearer no", "X-Api-Key", agent}, 201, "note"},
+		"v1: wrong bearer, right x-api-key":       {"GET", "/api/rollouts/r1", "", []string{"Authorization", "Bearer no", "X-Api-Key", "K"}, 200, "r1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, body := callServer(t, c.method, url+c.path, c.body, c.header...)
+			if status != c.status || !strings.Contains(body, c.says) {
+				t.Errorf("%d %.300s; want %d with %q", status, body, c.status, c.says)
+			}
+		})
+	}
+}
+
+// TestModelsOfNoName: a run whose policy has no name (v1's) lists the models that
+// are registered, for agents too.
+func TestModelsOfNoName(t *testing.T) {
+	t.Parallel()
+	server := start(t, t.TempDir(), nil, "serve", "--listen", "127.0.0.1:0", "--key", "K", "--store", "sqlite::memory:")
+	url := server.says("listening on ")
+	agent := openAttempt(t, url, "r1")
+	if status, body := callServer(t, "GET", url+"/v1/models", "", "Authorization", "Bearer "+agent); status != 200 || !strings.Contains(body, `"data":[]`) {
+		t.Errorf("nothing is registered: %d %s", status, body)
+	}
+	status, body := callServer(t, "PUT", url+"/api/v2/runs/default/models", `{"model":"policy","endpoints":[
+		{"model":"policy","kind":"chat","url":"http://127.0.0.1:9/v1","version":1},{"model":"policy","kind":"chat","url":"http://127.0.0.1:10/v1","version":1}]}`, "Authorization", "Bearer K")
+	if status != 200 {
+		t.Fatalf("registering: %d %s", status, body)
+	}
+	for _, key := range []string{"K", agent} {
+		if status, body := callServer(t, "GET", url+"/v1/models", "", "Authorization", "Bearer "+key); status != 200 || strings.Count(body, `"id"`) != 1 || !strings.Contains(body, `"id":"policy"`) {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	if status, body := callServer(t, "GET", url+"/v1/models/other", "", "Authorization", "Bearer "+agent); status != 404 || !strings.Contains(body, "ask for 'policy'") {
+		t.Errorf("%d %s", status, body)
+	}
+}
