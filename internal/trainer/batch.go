@@ -20,6 +20,7 @@ type minibatch struct {
 	live     int // those with an advantage and a token to train
 	tokens   int
 	samples  int
+	older    []bool // per datum: an earlier policy than the one at the start of the step sampled some of it
 }
 
 // assign writes advantages into the lines of a step's rollouts.
@@ -45,7 +46,7 @@ func assign(e advantage.Estimator, rollouts []ended) (advantage.Result, error) {
 // split cuts a step's unmasked rollouts into mini-batches of whole rollouts, in a
 // shuffled order that is a function of the seed, and weighs their tokens. The
 // rollouts come in the order in which they were asked for, which no crash changes.
-func split(rollouts []ended, parts int, seed uint64) []minibatch {
+func split(rollouts []ended, parts int, seed uint64, current fulgur.PolicyVersion) []minibatch {
 	var unmasked []int
 	for i := range rollouts {
 		if !rollouts[i].masked() {
@@ -68,11 +69,22 @@ func split(rollouts []ended, parts int, seed uint64) []minibatch {
 			m.samples += len(e.built.Samples)
 			for _, s := range e.built.Samples {
 				m.data = append(m.data, datum(s, e.line.Weight))
+				m.older = append(m.older, older(s, current))
 			}
 		}
 		out = append(out, m)
 	}
 	return out
+}
+
+// older says whether an earlier policy sampled a token that trains.
+func older(s fulgur.Sample, current fulgur.PolicyVersion) bool {
+	for i, v := range s.Versions {
+		if s.Mask[i] && v >= 0 && v < current {
+			return true
+		}
+	}
+	return false
 }
 
 // datum shapes a sample for the engine: position i holds token i and predicts

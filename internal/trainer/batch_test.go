@@ -43,7 +43,7 @@ func mass(m minibatch) (total float64) {
 }
 
 func TestEachRolloutHasOneShareWhateverItsSplit(t *testing.T) { // AL-01
-	split1 := split([]ended{rolloutOf(0, 1, 50, 100), rolloutOf(1, -1, 30, 30, 30), rolloutOf(2, 1, 40)}, 1, 0)
+	split1 := split([]ended{rolloutOf(0, 1, 50, 100), rolloutOf(1, -1, 30, 30, 30), rolloutOf(2, 1, 40)}, 1, 0, 0)
 	if len(split1) != 1 || len(split1[0].data) != 6 || math.Abs(mass(split1[0])-1) > 1e-6 {
 		t.Errorf("%d samples with mass %g, want 6 with mass 1", len(split1[0].data), mass(split1[0]))
 	}
@@ -52,7 +52,7 @@ func TestEachRolloutHasOneShareWhateverItsSplit(t *testing.T) { // AL-01
 		for i := range lengths {
 			lengths[i] = 60 / (pieces + 1)
 		}
-		b := split([]ended{rolloutOf(0, 2, lengths...), rolloutOf(1, 0, 7)}, 1, 0)
+		b := split([]ended{rolloutOf(0, 2, lengths...), rolloutOf(1, 0, 7)}, 1, 0, 0)
 		if got := mass(b[0]); math.Abs(got-1) > 1e-6 { // |A|/R = 2/2: the rollout without advantage counts in R
 			t.Errorf("%d pieces: mass %g, want 1", pieces+1, got)
 		}
@@ -62,7 +62,7 @@ func TestEachRolloutHasOneShareWhateverItsSplit(t *testing.T) { // AL-01
 func TestMaskedTokensAreNotMadeUpByTheRest(t *testing.T) {
 	e := rolloutOf(0, 1, 10)
 	e.line.Sampled = 40 // 30 more were sampled by calls that do not train
-	b := split([]ended{e}, 1, 0)
+	b := split([]ended{e}, 1, 0, 0)
 	if got := mass(b[0]); math.Abs(got-0.25) > 1e-6 {
 		t.Errorf("mass %g, want a quarter", got)
 	}
@@ -85,7 +85,7 @@ func TestMinibatchesAreWholeRolloutsAndAsManyAsAskedFor(t *testing.T) { // AL-08
 			}
 		}
 		parts := 1 + r.IntN(4)
-		batches := split(rollouts, parts, seed)
+		batches := split(rollouts, parts, seed, 0)
 		if len(batches) != parts {
 			t.Fatalf("%d mini-batches, want %d", len(batches), parts)
 		}
@@ -104,7 +104,7 @@ func TestMinibatchesAreWholeRolloutsAndAsManyAsAskedFor(t *testing.T) { // AL-08
 			t.Fatalf("%d rollouts in mini-batches, want %d", total, len(rollouts)-masked)
 		}
 		// The same seed cuts the same way.
-		again := split(rollouts, parts, seed)
+		again := split(rollouts, parts, seed, 0)
 		for i := range batches {
 			if batches[i].rollouts != again[i].rollouts || mass(batches[i]) != mass(again[i]) {
 				t.Fatal("split is not a function of its arguments")

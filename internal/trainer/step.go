@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/fulgur-rl/fulgur"
-	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
@@ -63,7 +62,7 @@ func (t *trainer) step(ctx context.Context, u schedule.Update, rollouts []ended)
 	}
 	done := StepDone{Step: u.Step, Groups: adv.Groups, Unanimous: adv.Unanimous, LearningRate: t.o.LearningRate.At(u.Step)}
 	m := measured{}
-	for _, batch := range split(rollouts, t.o.Minibatches, schedule.Mix(t.o.Seed, uint64(u.Step))) {
+	for _, batch := range split(rollouts, t.o.Minibatches, schedule.Mix(t.o.Seed, uint64(u.Step)), t.state.Version) {
 		if len(batch.data) == 0 {
 			continue // nothing but equal rewards: no gradient, so no step
 		}
@@ -112,7 +111,7 @@ func (t *trainer) update(ctx context.Context, step int64, b minibatch, m *measur
 			"the loss is %g; the weights are as they were. Lower learning_rate or check the log probs, then `fulgur resume %s`", r.Loss, t.o.Dir), nil)
 	}
 	if m.updates == 0 {
-		m.compare(b.data, r.LogProbs)
+		m.compare(b, r.LogProbs)
 		if x := m.mismatch / max(1, m.mismatchTokens); x > stopMismatch {
 			return fulgur.E(fulgur.KindInternal, fmt.Sprintf("train step %d", step), fmt.Sprintf(
 				"the sampler's log probs differ from the trainer's by %.2g nats on average under the same weights; the weights are as they were. "+
@@ -135,12 +134,15 @@ func (t *trainer) update(ctx context.Context, step int64, b minibatch, m *measur
 }
 
 // compare measures how far the trainer's log probs are from the sampler's before
-// anything was updated: they are of one policy, so this is the engines' error.
-func (m *measured) compare(data []engine.Datum, logps [][]float32) {
-	if len(logps) != len(data) {
+// anything was updated: where they are of one policy, this is the engines' error.
+func (m *measured) compare(b minibatch, logps [][]float32) {
+	if len(logps) != len(b.data) {
 		return
 	}
-	for i, d := range data {
+	for i, d := range b.data {
+		if b.older[i] {
+			continue
+		}
 		for j, mask := range d.Mask {
 			if mask != 0 && j < len(logps[i]) {
 				x := math.Abs(float64(logps[i][j] - d.OldLogProbs[j]))

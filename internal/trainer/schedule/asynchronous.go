@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -13,10 +12,9 @@ type asynchronous struct {
 	rows     rowSource
 	step     int64 // finished
 	asked    int   // groups so far; numbers them
-	active   float64
-	use      float64 // of the device, as measured last; below 0: unknown
-	refills  int     // left for the step to come
-	drained  bool    // no row is left
+	admit    *Admission
+	refills  int  // left for the step to come
+	drained  bool // no row is left
 	open     []*group
 	ready    []*group
 	taken    []*group // by the update at work
@@ -36,44 +34,35 @@ type group struct {
 }
 
 func newAsynchronous(cfg Config, rows rowSource, at State) *asynchronous {
-	s := &asynchronous{cfg: cfg, step: at.Step, active: cfg.Active * float64(cfg.GroupsPerStep), use: -1, refills: cfg.Refills, carried: at.Carried}
+	s := &asynchronous{cfg: cfg, step: at.Step, admit: cfg.admission(), refills: cfg.Refills, carried: at.Carried}
 	rows.cfg = &s.cfg
 	s.rows = rows
-	if cfg.Active == 0 {
-		if s.active = at.Active; s.active == 0 {
-			s.active = 2 * float64(cfg.GroupsPerStep)
-		}
-	}
-	s.active = s.within(s.active)
 	return s
 }
 
-// mostActive is the largest number of incomplete groups there can be.
-func (c *Config) mostActive() int {
-	b := float64(c.GroupsPerStep)
-	n := c.Active * b
-	if c.Active == 0 {
-		// Little's law: a group's time in steps is about the number of groups
-		// under way over those of a step.
-		n = (c.MeanStaleness + 1) * b
-	}
-	n = min(math.Floor(n), float64(c.MaxStaleness+1)*b)
-	if c.MaxActive > 0 {
-		n = min(n, float64(c.MaxActive))
-	}
-	return int(max(1, n))
+func (c *Config) admission() *Admission {
+	return NewAdmission(c.GroupsPerStep, c.MeanStaleness, int(c.MaxStaleness))
 }
 
-func (s *asynchronous) within(active float64) float64 {
-	return min(active, float64(s.cfg.mostActive()))
+// most is the largest number of groups that run at once.
+func (c *Config) most() int {
+	if c.Active == 0 {
+		return c.admission().Most()
+	}
+	return min(int(c.Active*float64(c.GroupsPerStep)), int(c.MaxStaleness+1)*c.GroupsPerStep)
+}
+
+// active is the wanted number of groups under way.
+func (s *asynchronous) active() int {
+	if s.cfg.Active == 0 {
+		return s.admit.Target()
+	}
+	return s.cfg.most()
 }
 
 func (s *asynchronous) State() State {
 	at := State{Cursor: s.rows.at, Rows: s.rows.kept()}
 	at.Step = s.step
-	if s.cfg.Active == 0 {
-		at.Active = s.active
-	}
 	at.Carried = append(at.Carried, s.carried...)
 	all := slices.Concat(s.open, s.ready, s.taken)
 	slices.SortFunc(all, func(a, b *group) int { return a.number - b.number })
@@ -87,9 +76,6 @@ func (s *asynchronous) Handle(at time.Duration, e Event) []Effect {
 	switch e := e.(type) {
 	case Begin:
 		return s.begin(at)
-	case Measured:
-		s.use = e.Use
-		return nil
 	case Member:
 		if g := s.find(e.Group); g != nil {
 			g.took = append(g.took, at-g.at)
@@ -105,8 +91,9 @@ func (s *asynchronous) Handle(at time.Duration, e Event) []Effect {
 		if !s.updating {
 			return nil
 		}
-		s.updating, s.taken, s.refills, s.use = false, nil, s.cfg.Refills, -1
+		s.updating, s.taken, s.refills = false, nil, s.cfg.Refills
 		s.step++
+		s.admit.Take(len(s.ready))
 		return s.goOn(at, true)
 	}
 	return nil
@@ -200,11 +187,11 @@ func (s *asynchronous) refill(at time.Duration, updated bool) (groups []Group) {
 		return nil
 	}
 	for {
-		under, want := len(s.open), max(1, int(s.active))
+		under := len(s.open)
 		if s.cfg.Refill == RefillOnUpdate {
-			under, want = under+len(s.ready), max(want, s.cfg.GroupsPerStep)
+			under += len(s.ready)
 		}
-		if under >= want || !s.admits() {
+		if under >= s.active() || !s.admits() {
 			return groups
 		}
 		g, ok := s.next()
@@ -266,10 +253,7 @@ func (s *asynchronous) update() (Update, bool) {
 		u.Stats.MeanStaleness += float64(age) / float64(n)
 		u.Stats.MaxStaleness = max(u.Stats.MaxStaleness, age)
 	}
-	u.Stats.Active, u.Stats.Incomplete, u.Stats.Ready = s.active, len(s.open), len(s.ready)
-	if s.cfg.Active == 0 {
-		s.steer(u.Stats.MeanStaleness)
-	}
+	u.Stats.Active, u.Stats.Incomplete, u.Stats.Ready = s.active(), len(s.open), len(s.ready)
 	return u, true
 }
 
@@ -289,28 +273,6 @@ func (s *asynchronous) fits(ready []*group) bool {
 		}
 	}
 	return true
-}
-
-// Steering: how fast the number of active groups changes, and the use of the
-// device from which on more of them would gain nothing.
-const (
-	steerBy   = 1.15
-	wellUsed  = 0.8
-	overUsed  = 0.95
-	steerDown = 1.05
-)
-
-// steer sets the number of active groups for the time after a step.
-func (s *asynchronous) steer(mean float64) {
-	least := minActive * float64(s.cfg.GroupsPerStep)
-	switch {
-	case mean > s.cfg.MeanStaleness:
-		s.active = max(min(s.active, float64(s.cfg.GroupsPerStep)), s.active/steerBy)
-	case s.use > overUsed:
-		s.active = max(min(s.active, least), s.active/steerDown)
-	case s.use < wellUsed:
-		s.active = s.within(s.active * steerBy)
-	}
 }
 
 // stragglers closes groups by the straggler rule.

@@ -118,6 +118,9 @@ func asyncs() map[string]Config {
 		for _, refill := range []Refill{RefillOnCompletion, RefillOnUpdate} {
 			for _, active := range []float64{0, 1, 2, 4} {
 				for _, most := range []int64{0, 1, 2, 5} {
+					if active == 0 && refill == RefillOnCompletion {
+						continue
+					}
 					c := base
 					c.Mode, c.Refill, c.Active, c.MaxStaleness = mode, refill, active, most
 					out[fmt.Sprintf("%s, refill on %s, active %g, max %d", mode, refill, active, most)] = c
@@ -216,7 +219,7 @@ func TestSteeringKeepsTheMeanStalenessUnderItsCap(t *testing.T) {
 		for _, a := range w.ages {
 			mean += float64(a) / float64(len(w.ages))
 		}
-		if mean > limit*1.25 || mean < limit/2 {
+		if mean > limit+1e-9 || mean < 0.9*limit {
 			t.Errorf("mean staleness %.2f under a cap of %g", mean, limit)
 		}
 	}

@@ -52,8 +52,6 @@ type State struct {
 	// Carried are the groups that were asked for and not trained, in the order
 	// in which they were asked for. A resumed schedule asks for them first.
 	Carried []Carried `json:"carried,omitempty"`
-	// Active is the steered number of incomplete groups; 0: not steered.
-	Active float64 `json:"active,omitempty"`
 	// Rows is the order of the cursor's epoch where Config.Rows made it.
 	Rows []int `json:"rows,omitempty"`
 }
@@ -87,10 +85,6 @@ type (
 		Group   Group
 		Version int64
 	}
-	// Measured tells how much of the device sampling made use of since the last
-	// update, 0 to 1. Without it the number of active groups is steered by
-	// staleness alone. It comes before the event that may start an update.
-	Measured struct{ Use float64 }
 	// Updated says that the step's new weights are published.
 	Updated struct{}
 	// Clock says that time has passed. Only the straggler rule needs it.
@@ -125,16 +119,15 @@ type (
 type Stats struct {
 	MeanStaleness float64 // over the step's groups: versions between its first token and its training
 	MaxStaleness  int64
-	Active        float64 // wanted number of incomplete groups
-	Incomplete    int     // groups whose rollouts run, after this step's were taken
-	Ready         int     // complete groups that wait for a later step
+	Active        int // wanted number of groups under way
+	Incomplete    int // groups whose rollouts run, after this step's were taken
+	Ready         int // complete groups that wait for a later step
 }
 
 func (Begin) event()     {}
 func (Member) event()    {}
 func (Complete) event()  {}
 func (Rejected) event()  {}
-func (Measured) event()  {}
 func (Updated) event()   {}
 func (Clock) event()     {}
 func (Ask) effect()      {}
@@ -159,8 +152,8 @@ type Refill string
 
 // The rules of refill.
 const (
+	RefillOnUpdate     Refill = "update"     // behind each new version: Active counts incomplete and waiting groups
 	RefillOnCompletion Refill = "completion" // at once: Active counts incomplete groups
-	RefillOnUpdate     Refill = "update"     // v1's: Active counts incomplete and waiting groups
 )
 
 // Straggler closes a group of which some members do not end: once Done of them
@@ -176,8 +169,6 @@ type Straggler struct {
 const (
 	DefaultMeanStaleness = 4
 	DefaultMaxStaleness  = 16
-	// minActive is the least number of incomplete groups that steering goes to, in steps.
-	minActive = 1.5
 )
 
 // Config of a schedule.
@@ -196,20 +187,20 @@ type Config struct {
 
 	// The rest is for the asynchronous modes.
 
-	Refill Refill // "": RefillOnCompletion
 	// Active is the number of groups under way in units of GroupsPerStep, at
-	// least 1; 0: steered by MeanStaleness.
+	// least 1; 0: what MeanStaleness allows (see Admission).
 	Active float64
+	// Refill says when what has left is replaced, where Active is set; "":
+	// RefillOnUpdate. (v1's schedule is Active 1.5 or 2 with RefillOnUpdate.)
+	Refill Refill
 	// MeanStaleness caps the mean over a step's groups of the versions between a
-	// group's first token and its training. 0: DefaultMeanStaleness.
+	// group's first token and its training, where Active is 0. 0: DefaultMeanStaleness.
 	MeanStaleness float64
 	// MaxStaleness is never exceeded: an update that would make an incomplete
 	// group older waits for it, and no more groups are asked for than steps
 	// within the bound can train. Nothing is discarded. 0: DefaultMaxStaleness.
 	MaxStaleness int64
-	// MaxActive bounds the number of incomplete groups, where slots are few; 0: no bound.
-	MaxActive int
-	Straggler Straggler
+	Straggler    Straggler
 }
 
 // Slots is how many rollouts run at once under this schedule, at most.
@@ -217,7 +208,7 @@ func (c Config) Slots() int {
 	groups := c.GroupsPerStep
 	if c.Mode != Synchronous && c.Mode != "" {
 		c.defaults()
-		groups = c.mostActive()
+		groups = c.most()
 	}
 	return groups * max(1, c.GroupSize)
 }
@@ -227,7 +218,7 @@ func (c *Config) defaults() {
 		c.Mode = Synchronous
 	}
 	if c.Refill == "" {
-		c.Refill = RefillOnCompletion
+		c.Refill = RefillOnUpdate
 	}
 	if c.MaxStaleness == 0 {
 		c.MaxStaleness = DefaultMaxStaleness
@@ -266,6 +257,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("the training data has no row")
 	case c.GroupsPerStep < 1:
 		return fmt.Errorf("groups_per_step is %d; it must be at least 1", c.GroupsPerStep)
+	case c.Active == 0 && c.Refill == RefillOnCompletion:
+		return fmt.Errorf("refill on completion needs active: the mean staleness is held by refilling on updates")
 	case c.Active != 0 && c.Active < 1:
 		return fmt.Errorf("active is %g steps; below 1 no step would ever be full", c.Active)
 	case c.MeanStaleness < 0 || c.MaxStaleness < 0:

@@ -51,7 +51,7 @@ func (s *synchronous) complete(g Group, rejected bool) []Effect {
 	if effects := s.replace(); effects != nil {
 		return effects
 	}
-	return []Effect{Update{Step: s.state.Step + 1, Groups: s.asked, Hold: true, Stats: Stats{Active: float64(s.cfg.GroupsPerStep)}}}
+	return []Effect{Update{Step: s.state.Step + 1, Groups: s.asked, Hold: true, Stats: Stats{Active: s.cfg.GroupsPerStep}}}
 }
 
 // replace drops rejected groups for which there is another row.
