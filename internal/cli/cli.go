@@ -105,8 +105,31 @@ func Main(p Process) int {
 	case strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag"):
 		code = exitUsage // cobra has no type for these
 	}
-	fmt.Fprintln(p.Stderr, "fulgur: "+err.Error())
+	for _, e := range separate(err) {
+		fmt.Fprintln(p.Stderr, "fulgur: "+e.Error())
+	}
 	return code
+}
+
+// separate takes joined errors apart: one line each.
+func separate(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	all := joined.Unwrap()
+	texts := make([]string, len(all))
+	for i, e := range all {
+		texts[i] = e.Error()
+	}
+	if err.Error() != strings.Join(texts, "\n") { // it says more than its parts do
+		return []error{err}
+	}
+	var out []error
+	for _, e := range all {
+		out = append(out, separate(e)...)
+	}
+	return out
 }
 
 // sameInterrupt is how long further signals count as the first one: timeout(1)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"runtime"
 	"time"
 
@@ -32,24 +33,19 @@ func readData(r *runFile) (d dataSets, err error) {
 	if r.Reward.Expected != "" {
 		fields = append(fields, r.Reward.Expected)
 	}
-	if d.train, err = data.Read(r.resolve(r.Data.Train), data.Options{Fields: fields, Limit: r.Data.Limit}); err != nil {
-		return d, err
-	}
-	if r.Data.Validation != "" {
-		v, err := data.Read(r.resolve(r.Data.Validation), data.Options{Fields: fields, Limit: r.Validation.Problems})
-		if err != nil {
-			return d, err
+	read := func(path string, limit int) (data.Set, error) {
+		if path == "" {
+			return data.Set{}, nil
 		}
-		d.validation = v.Rows
+		return data.Read(r.resolve(path), data.Options{Fields: fields, Limit: limit})
 	}
-	if r.Data.Test != "" {
-		v, err := data.Read(r.resolve(r.Data.Test), data.Options{Fields: fields})
-		if err != nil {
-			return d, err
-		}
-		d.test = v.Rows
-	}
-	return d, nil
+	var errs [3]error // of all files at once
+	var validation, test data.Set
+	d.train, errs[0] = read(r.Data.Train, r.Data.Limit)
+	validation, errs[1] = read(r.Data.Validation, r.Validation.Problems)
+	test, errs[2] = read(r.Data.Test, 0)
+	d.validation, d.test = validation.Rows, test.Rows
+	return d, errors.Join(errs[:]...)
 }
 
 // withheld lists the paths of the input that no agent may see.

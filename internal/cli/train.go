@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -172,72 +169,6 @@ func (a *app) finish(r result, err error) error {
 	return nil
 }
 
-// check prints the effective configuration and what would be started.
-func (a *app) check(r *runFile) error {
-	d, err := readData(r)
-	if err != nil {
-		return err
-	}
-	if err := checkModel(r); err != nil {
-		return err
-	}
-	if _, err := grader(r.Reward); err != nil {
-		return err
-	}
-	if err := checkCommand(r); err != nil {
-		return err
-	}
-	if a.json {
-		return a.printJSON(r.JSON())
-	}
-	if _, err := a.Stdout.Write(r.Effective()); err != nil {
-		return err
-	}
-	per := r.Algorithm.GroupSize * r.Algorithm.GroupsPerStep
-	a.say("\nwould start: %d rollouts a step (%d rows x %d), at most %d agents at once, %d steps at most", per, r.Algorithm.GroupsPerStep, r.Algorithm.GroupSize, limits(r.File).Slots, r.Steps)
-	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
-	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName(""))
-	return nil
-}
-
-// checkModel opens the model, and asks the engine what it can't do.
-func checkModel(r *runFile) error {
-	files, err := modelFiles(r.Model, r.Dir)
-	if err != nil {
-		return err
-	}
-	eng, _, err := openPolicy(files, r.Model, engineFlags{threads: 1})
-	if err != nil {
-		return err
-	}
-	info, err := eng.Info(context.Background())
-	if err == nil && info.Temperature1 && r.Sampling.Temperature != 1 {
-		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
-			"sampling.temperature is %g, but this engine's log probs are of temperature 1: use 1", r.Sampling.Temperature), nil))
-	}
-	return errors.Join(err, eng.Close())
-}
-
-// checkCommand says whether the agent's program is there, where that can be
-// known before agent.build has run.
-func checkCommand(r *runFile) error {
-	program := r.Agent.Command[0]
-	if len(r.Agent.Build) > 0 {
-		program = r.Agent.Build[0]
-	}
-	if strings.Contains(program, "{run}") {
-		return nil
-	}
-	path := program
-	if strings.ContainsRune(program, filepath.Separator) {
-		path = r.resolve(program)
-	}
-	if _, err := exec.LookPath(path); err != nil {
-		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("the program %q can't be run: name one that is on PATH, or a file with its executable bit set", program), err))
-	}
-	return nil
-}
-
 // run is the job from start to end: folder, build, house, training, report. The
 // order of start and stop of everything that runs is written here.
 func (j *trainJob) run(ctx context.Context) (_ result, err error) {
@@ -253,7 +184,7 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	}()
 	data, err := readData(j.file)
 	if err != nil {
-		return result{}, err
+		return result{}, errors.Join(err, checkRest(j.file)) // all that is amiss at once
 	}
 	opts, err := trainerOptions(j.file, j.dir, data)
 	if err != nil {

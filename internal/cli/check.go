@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
+)
+
+// check prints the effective configuration and what would be started.
+func (a *app) check(r *runFile) error {
+	d, err := readData(r)
+	if err := errors.Join(err, checkRest(r)); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(r.JSON())
+	}
+	if _, err := a.Stdout.Write(r.Effective()); err != nil {
+		return err
+	}
+	per := r.Algorithm.GroupSize * r.Algorithm.GroupsPerStep
+	a.say("\nwould start: %d rollouts a step (%d rows x %d), at most %d agents at once, %d steps at most", per, r.Algorithm.GroupsPerStep, r.Algorithm.GroupSize, limits(r.File).Slots, r.Steps)
+	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
+	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName(""))
+	return nil
+}
+
+// checkRest looks at what a run needs besides its data, and names all that is
+// amiss: one who has just written a run file lacks several things.
+func checkRest(r *runFile) error {
+	_, err := grader(r.Reward)
+	return errors.Join(checkModel(r), err, checkCommand(r))
+}
+
+// checkModel opens the model, and asks the engine what it can't do.
+func checkModel(r *runFile) error {
+	files, err := modelFiles(r.Model, r.Dir)
+	if err != nil {
+		return err
+	}
+	eng, _, err := openPolicy(files, r.Model, engineFlags{threads: 1})
+	if err != nil {
+		return err
+	}
+	info, err := eng.Info(context.Background())
+	if err == nil && info.Temperature1 && r.Sampling.Temperature != 1 {
+		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
+			"sampling.temperature is %g, but this engine's log probs are of temperature 1: use 1", r.Sampling.Temperature), nil))
+	}
+	return errors.Join(err, eng.Close())
+}
+
+// checkCommand says whether the agent's program is there, where that can be
+// known before agent.build has run.
+func checkCommand(r *runFile) error {
+	program := r.Agent.Command[0]
+	if len(r.Agent.Build) > 0 {
+		program = r.Agent.Build[0]
+	}
+	if strings.Contains(program, "{run}") {
+		return nil
+	}
+	if len(r.Agent.Build) == 0 {
+		if err := checkScript(r); err != nil {
+			return err
+		}
+	}
+	path := program
+	if strings.ContainsRune(program, filepath.Separator) {
+		path = r.resolve(program)
+	}
+	if _, err := exec.LookPath(path); err != nil {
+		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("the program %q can't be run: name one that is on PATH, or a file with its executable bit set", program), err))
+	}
+	return nil
+}
+
+// interpreters are programs whose first argument is the program to run.
+var interpreters = []string{"python", "python3", "node", "deno", "bun", "sh", "bash", "ruby", "perl"}
+
+// checkScript says whether the file that an interpreter is to run is there.
+func checkScript(r *runFile) error {
+	c := r.Agent.Command
+	if len(c) < 2 || !slices.Contains(interpreters, filepath.Base(c[0])) || filepath.Ext(c[1]) == "" || c[1][0] == '-' || strings.Contains(c[1], "{run}") {
+		return nil
+	}
+	if _, err := os.Stat(r.resolve(c[1])); err != nil {
+		return usageErr(fulgur.E(fulgur.KindNotFound, "check the agent", fmt.Sprintf("the program %q of agent.command is not in %s, where agents are started", c[1], r.Dir), err))
+	}
+	return nil
+}
