@@ -1,11 +1,9 @@
 package chatwire
 
 import (
+	"bytes"
 	"math"
-	"strings"
 	"unsafe"
-
-	"github.com/tidwall/gjson"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -19,6 +17,12 @@ type Answer struct {
 	PromptIDs []int32 // nil: none, or what is no list of ids
 	Error     string  // what stands in place of an answer, as JSON; "": nothing
 	Object    bool    // it is a JSON object at all
+
+	// Set by Take: the bytes as they can go on, without what is no JSON and without
+	// routed experts, and those.
+	Body, Experts []byte
+
+	experts bool // a choice may have routed experts
 }
 
 // Choice is one answer, or a piece of it.
@@ -35,297 +39,293 @@ type Choice struct {
 	Tokens    []string  // texts of the tokens of LogProbs; read only if asked for
 }
 
-// ReadAnswer reads an answer; false: it is not JSON. Fields of a wrong type are
-// as good as missing. There is one a call, of up to some hundred kilobytes, most
-// of it the prompt's echo: reading it by reflection costs ten times as much.
-func ReadAnswer(data []byte, tokens bool) (a Answer, ok bool) {
-	return read(string(data), tokens)
+// Take reads an answer, or a chunk of one, as servers send it: mended (Mend), and its
+// routed experts taken out of it. False: it is not JSON even so. Fields of a wrong type
+// are as good as missing. Texts are cut out of data, which must not change any more.
+func Take(data []byte, tokens bool) (a Answer, ok bool) {
+	a, ok = read(data, tokens)
+	if !ok {
+		clean := Mend(data)
+		if len(clean) == 0 || unsafe.SliceData(clean) == unsafe.SliceData(data) {
+			return Answer{}, false
+		}
+		if a, ok = read(clean, tokens); !ok {
+			return Answer{}, false
+		}
+		data = clean
+	}
+	a.Body = data
+	if a.experts {
+		a.Body, a.Experts = TakeExperts(data)
+	}
+	return a, true
 }
 
-// ReadWhole is ReadAnswer for data that nobody changes from now on: the answer's
-// texts are cut out of it, and keep it.
-func ReadWhole(data []byte, tokens bool) (a Answer, ok bool) {
-	return read(unsafe.String(unsafe.SliceData(data), len(data)), tokens)
+// read is Take for data that needs no mending; false: it does, or is no JSON.
+func read(data []byte, tokens bool) (a Answer, ok bool) {
+	r := reader{scanner{b: data}, tokens}
+	if r.peek() == '{' {
+		r.answer(&a)
+	} else {
+		r.skip()
+	}
+	if !r.ended() || !r.utf8() {
+		return Answer{}, false
+	}
+	return a, true
 }
 
-func read(data string, tokens bool) (a Answer, ok bool) {
-	if rest, ids := cutEcho(data); ids != nil {
-		if a, used, ok := readRest(rest, tokens, ids); ok && used {
-			return a, true
-		}
-	}
-	a, _, ok = readRest(data, tokens, nil)
-	return a, ok
+// reader reads answers.
+type reader struct {
+	scanner
+	tokens bool // texts of tokens too
 }
 
-// echoes is the key of the prompt's ids: two thirds of a long answer.
-const echoes = `"prompt_token_ids"`
-
-// cutEcho empties the answer's one list of prompt ids and reads it: it is then not
-// checked, sought through and read one after the other. nil: there is no such list,
-// or not one alone, or not one of ids. A quote is never within a JSON string, so
-// that what is found is a key, or a value that no list follows.
-func cutEcho(data string) (rest string, ids []int32) {
-	at := strings.Index(data, echoes+":[")
-	if at < 0 || strings.Count(data, echoes) > 1 {
-		return "", nil
-	}
-	at += len(echoes) + len(":[")
-	end := strings.IndexByte(data[at:], ']')
-	if end < 1<<10 {
-		return "", nil // as quickly read with the rest
-	}
-	if ids = plainIDs(data[at : at+end]); ids == nil {
-		return "", nil
-	}
-	return data[:at] + data[at+end:], ids
-}
-
-// plainIDs reads the inside of a JSON list of numbers from 0 to 2^31-1; nil for anything else.
-func plainIDs(list string) []int32 {
-	out := make([]int32, 0, strings.Count(list, ",")+1)
-	for i := 0; ; i++ {
-		for i < len(list) && list[i] == ' ' {
-			i++
-		}
-		first, n := i, int64(0)
-		for i < len(list) && list[i] >= '0' && list[i] <= '9' && n <= math.MaxInt32 {
-			n = n*10 + int64(list[i]-'0')
-			i++
-		}
-		if i == first || n > math.MaxInt32 || list[first] == '0' && i > first+1 {
-			return nil
-		}
-		out = append(out, int32(n))
-		if i == len(list) {
-			return out
-		}
-		if list[i] != ',' {
-			return nil
-		}
-	}
-}
-
-// maxDepth is encoding/json's limit of nesting.
-const maxDepth = 10000
-
-// valid says whether data is JSON, and not nested deeper than encoding/json takes it:
-// gjson takes any depth, on the stack, and some megabytes of brackets ended the process.
-func valid(data string) bool { return !tooDeep(data) && gjson.Valid(data) }
-
-// tooDeep says whether brackets nest deeper than maxDepth. Hardly anything has so many.
-func tooDeep(data string) bool {
-	if strings.Count(data, "[")+strings.Count(data, "{") <= maxDepth {
-		return false
-	}
-	depth := 0
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			for i++; i < len(data) && data[i] != '"'; i++ {
-				if data[i] == '\\' {
-					i++
-				}
-			}
-		case '[', '{':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case ']', '}':
-			depth--
-		}
-	}
-	return false
-}
-
-// readRest reads an answer; an empty list of prompt ids in it stands for echo, if
-// there is one: used says whether there was.
-func readRest(data string, tokens bool, echo []int32) (a Answer, used, ok bool) {
-	promptIDs := func(v gjson.Result) []int32 {
-		if echo != nil && v.Raw == "[]" {
-			used = true
-			return echo
-		}
-		return idList(v)
-	}
-	if !valid(data) {
-		return a, false, false
-	}
-	root := gjson.Parse(data)
-	if a.Object = root.IsObject(); !a.Object {
-		return a, false, true
-	}
-	root.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
+func (r *reader) answer(a *Answer) {
+	a.Object = true
+	for more := r.enter('}'); more; more = r.next('}') {
+		switch r.key() {
 		case "id":
-			a.ID = text(v)
+			a.ID = r.text()
 		case "model":
-			a.Model = text(v)
+			a.Model = r.text()
 		case "created":
-			a.Created = v.Int()
+			a.Created = r.whole()
 		case "choices":
-			if v.IsArray() {
-				v.ForEach(func(_, c gjson.Result) bool {
-					if c.IsObject() {
-						a.Choices = append(a.Choices, readChoice(c, tokens, promptIDs))
-					}
-					return true
-				})
+			if r.peek() != '[' {
+				r.skip()
+				continue
+			}
+			for more := r.enter(']'); more; more = r.next(']') {
+				if r.peek() != '{' {
+					r.skip()
+					continue
+				}
+				a.Choices = append(a.Choices, Choice{})
+				a.experts = r.choice(&a.Choices[len(a.Choices)-1]) || a.experts
 			}
 		case "usage":
-			if v.IsObject() {
-				a.Usage = &fulgur.Usage{PromptTokens: count(v.Get("prompt_tokens")), CompletionTokens: count(v.Get("completion_tokens")),
-					CachedTokens: count(v.Get("prompt_tokens_details.cached_tokens"))}
+			if r.peek() != '{' {
+				r.skip()
+				continue
 			}
+			a.Usage = &fulgur.Usage{}
+			r.usage(a.Usage)
 		case "prompt_token_ids":
-			a.PromptIDs = promptIDs(v)
+			a.PromptIDs = r.ids()
 		case "error":
-			if v.Type != gjson.Null {
-				a.Error = v.Raw
+			null := r.peek() == 'n'
+			if from, to := r.skip(); !null {
+				a.Error = r.cut(from, to)
 			}
+		default:
+			r.skip()
 		}
-		return true
-	})
-	return a, used, true
+	}
 }
 
-func readChoice(v gjson.Result, tokens bool, promptIDs func(gjson.Result) []int32) (c Choice) {
-	v.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
+func (r *reader) choice(c *Choice) (experts bool) {
+	for more := r.enter('}'); more; more = r.next('}') {
+		switch r.key() {
 		case "index":
-			c.Index = int(v.Int())
+			c.Index = int(r.whole())
 		case "message", "delta":
-			if v.IsObject() {
-				readMessage(&c, v)
-			}
+			r.message(c)
 		case "text":
-			c.Text += text(v)
+			c.Text += r.text()
 		case "finish_reason":
-			c.Finish = text(v)
+			c.Finish = r.text()
 		case "stop_reason":
-			c.Stopped = text(v)
+			c.Stopped = r.text()
 		case "token_ids":
-			c.TokenIDs = idList(v)
+			c.TokenIDs = r.ids()
 		case "prompt_token_ids":
-			c.PromptIDs = promptIDs(v)
+			c.PromptIDs = r.ids()
 		case "logprobs":
-			readProbs(&c, v, tokens)
+			r.probs(c)
+		case "routed_experts":
+			experts = true
+			r.skip()
+		default:
+			r.skip()
 		}
-		return true
-	})
-	return c
+	}
+	return experts
 }
 
-func readMessage(c *Choice, m gjson.Result) {
+func (r *reader) message(c *Choice) {
+	if r.peek() != '{' {
+		r.skip()
+		return
+	}
 	other := ""
-	m.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
+	for more := r.enter('}'); more; more = r.next('}') {
+		switch r.key() {
 		case "content":
-			c.Text += text(v)
+			c.Text += r.text()
 		case "reasoning_content":
-			c.Reasoning = text(v)
+			c.Reasoning = r.text()
 		case "reasoning":
-			other = text(v)
+			other = r.text()
 		case "tool_calls":
-			if !v.IsArray() {
-				return true
-			}
-			v.ForEach(func(_, t gjson.Result) bool {
-				k := ToolCall{Index: int(t.Get("index").Int()), ID: text(t.Get("id"))}
-				k.Function.Name, k.Function.Arguments = text(t.Get("function.name")), text(t.Get("function.arguments"))
-				c.ToolCalls = append(c.ToolCalls, k)
-				return true
-			})
+			r.toolCalls(c)
+		default:
+			r.skip()
 		}
-		return true
-	})
+	}
 	if c.Reasoning == "" {
 		c.Reasoning = other
 	}
 }
 
-// readProbs reads those of chat completions (content), or of text completions.
-func readProbs(c *Choice, v gjson.Result, tokens bool) {
-	if !v.IsObject() {
+func (r *reader) toolCalls(c *Choice) {
+	if r.peek() != '[' {
+		r.skip()
 		return
 	}
-	v.ForEach(func(key, list gjson.Result) bool {
-		switch key.Str {
-		case "content":
-			readContent(c, list, tokens)
-		case "token_logprobs":
-			if list.IsArray() {
-				list.ForEach(func(_, p gjson.Result) bool {
-					c.LogProbs = append(c.LogProbs, prob(p))
-					return true
-				})
-			}
-		case "tokens":
-			if tokens && list.IsArray() {
-				list.ForEach(func(_, t gjson.Result) bool {
-					c.Tokens = append(c.Tokens, text(t))
-					return true
-				})
+	for more := r.enter(']'); more; more = r.next(']') {
+		c.ToolCalls = append(c.ToolCalls, ToolCall{})
+		if r.peek() != '{' {
+			r.skip()
+			continue
+		}
+		k := &c.ToolCalls[len(c.ToolCalls)-1]
+		for more := r.enter('}'); more; more = r.next('}') {
+			switch r.key() {
+			case "index":
+				k.Index = int(r.whole())
+			case "id":
+				k.ID = r.text()
+			case "function":
+				r.function(k)
+			default:
+				r.skip()
 			}
 		}
-		return true
-	})
+	}
 }
 
-func readContent(c *Choice, list gjson.Result, tokens bool) {
-	if !list.IsArray() {
+func (r *reader) function(k *ToolCall) {
+	if r.peek() != '{' {
+		r.skip()
 		return
 	}
-	list.ForEach(func(_, item gjson.Result) bool {
-		p, t := float32(math.NaN()), ""
-		item.ForEach(func(key, v gjson.Result) bool {
-			switch key.Str {
-			case "logprob":
-				p = prob(v)
-			case "token":
-				if tokens {
-					t = text(v)
+	for more := r.enter('}'); more; more = r.next('}') {
+		switch r.key() {
+		case "name":
+			k.Function.Name = r.text()
+		case "arguments":
+			k.Function.Arguments = r.text()
+		default:
+			r.skip()
+		}
+	}
+}
+
+func (r *reader) usage(u *fulgur.Usage) {
+	for more := r.enter('}'); more; more = r.next('}') {
+		switch r.key() {
+		case "prompt_tokens":
+			u.PromptTokens = r.count()
+		case "completion_tokens":
+			u.CompletionTokens = r.count()
+		case "prompt_tokens_details":
+			if r.peek() != '{' {
+				r.skip()
+				continue
+			}
+			for more := r.enter('}'); more; more = r.next('}') {
+				if r.key() == "cached_tokens" {
+					u.CachedTokens = r.count()
+				} else {
+					r.skip()
 				}
 			}
-			return true
-		})
-		c.LogProbs = append(c.LogProbs, p)
-		if tokens {
-			c.Tokens = append(c.Tokens, t)
+		default:
+			r.skip()
 		}
-		return true
-	})
-}
-
-func text(v gjson.Result) string {
-	if v.Type == gjson.String {
-		return v.Str
 	}
-	return ""
 }
 
-func count(v gjson.Result) int {
-	if v.Type == gjson.Number && v.Num >= 0 && v.Num <= math.MaxInt32 {
-		return int(v.Num)
+func (r *reader) count() int {
+	if n, ok := r.maybe(); ok && n >= 0 && n <= math.MaxInt32 {
+		return int(n)
 	}
 	return 0
 }
 
-// prob reads a log prob; NaN is one that is missing or no number.
-func prob(v gjson.Result) float32 {
-	if v.Type != gjson.Number {
-		return float32(math.NaN())
+// probs reads log probs of chat completions (content), or of text completions.
+func (r *reader) probs(c *Choice) {
+	if r.peek() != '{' {
+		r.skip()
+		return
 	}
-	return float32(v.Num)
+	for more := r.enter('}'); more; more = r.next('}') {
+		key := r.key()
+		if r.peek() != '[' {
+			r.skip()
+			continue
+		}
+		switch {
+		case key == "content":
+			r.content(c)
+		case key == "token_logprobs":
+			for more := r.enter(']'); more; more = r.next(']') {
+				c.LogProbs = append(c.LogProbs, r.prob())
+			}
+		case key == "tokens" && r.tokens:
+			for more := r.enter(']'); more; more = r.next(']') {
+				c.Tokens = append(c.Tokens, r.text())
+			}
+		default:
+			r.skip()
+		}
+	}
 }
 
-// idList reads a list of token ids; nil if it is anything else.
-func idList(v gjson.Result) []int32 {
-	if !v.IsArray() {
-		return nil
+func (r *reader) content(c *Choice) {
+	if n := len(c.TokenIDs); cap(c.LogProbs) < n {
+		c.LogProbs = append(make([]float32, 0, n), c.LogProbs...)
 	}
-	body := v.Raw[1:] // up to and with the bracket: valid JSON
-	out := make([]int32, 0, strings.Count(body, ",")+1)
+	for more := r.enter(']'); more; more = r.next(']') {
+		p, t := float32(math.NaN()), ""
+		if r.peek() != '{' {
+			r.skip()
+		} else {
+			for more := r.enter('}'); more; more = r.next('}') {
+				switch r.key() {
+				case "logprob":
+					p = r.prob()
+				case "token":
+					if r.tokens {
+						t = r.text()
+					} else {
+						r.skip()
+					}
+				default:
+					r.skip()
+				}
+			}
+		}
+		c.LogProbs = append(c.LogProbs, p)
+		if r.tokens {
+			c.Tokens = append(c.Tokens, t)
+		}
+	}
+}
+
+// prob reads a log prob; NaN is one that is missing or no number.
+func (r *reader) prob() float32 {
+	if p, ok := r.maybe(); ok {
+		return float32(p)
+	}
+	return float32(math.NaN())
+}
+
+// idList reads a list, valid JSON, of token ids; nil if there is anything else in it.
+func idList(list []byte) []int32 {
+	body := list[1:] // up to and with the bracket
+	out := make([]int32, 0, bytes.Count(body, []byte{','})+1)
 	const none = -1
 	n := int64(none)
 	for i := range len(body) {
@@ -348,4 +348,11 @@ func idList(v gjson.Result) []int32 {
 		}
 	}
 	return out
+}
+
+// valid is json.Valid.
+func valid(data []byte) bool {
+	s := scanner{b: data}
+	s.skip()
+	return s.ended()
 }

@@ -28,7 +28,7 @@ type CompletionChoice struct {
 func ReadCompletion(data []byte) (Completion, error) {
 	var c Completion
 	text := string(data)
-	if !valid(text) {
+	if !valid(data) {
 		return c, errors.New("it is no JSON")
 	}
 	root := gjson.Parse(text)

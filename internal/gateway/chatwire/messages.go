@@ -2,170 +2,270 @@ package chatwire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
+	"math/bits"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
 )
 
-// decode is json.Unmarshal. Of a chat request nearly all is its messages, some tens
-// of kilobytes in each call, and reflection over them costs ten times what reading
+// decode is json.Unmarshal. Of a chat request nearly all is its messages and tools, some
+// tens of kilobytes in each call, and reflection over them costs ten times what reading
 // them costs: they are read here, and where one is in any way unusual, by encoding/json.
-func decode(body []byte, into any) error {
+// all are the body's members; nil where it was not needed to find them.
+func decode(body []byte, into any) (all []member, err error) {
 	w, ok := into.(*Request)
-	if !ok || !valid(unsafe.String(unsafe.SliceData(body), len(body))) {
-		return json.Unmarshal(body, into)
-	}
-	rest, list := cutMessages(body)
-	if rest == nil {
-		return json.Unmarshal(body, into)
-	}
-	messages, ok := readMessages(list)
 	if !ok {
-		return json.Unmarshal(body, into)
+		return nil, json.Unmarshal(body, into)
 	}
-	err := json.Unmarshal(rest, into)
-	w.Messages = messages // in rest they are null
-	return err
+	r := requestReader{scanner: scanner{b: body}}
+	if !r.read() {
+		return nil, json.Unmarshal(body, into)
+	}
+	rest := make([]byte, 0, 1024)
+	at := 0
+	for _, m := range r.all {
+		if m.key == "messages" || m.key == "tools" && body[m.start] == '[' {
+			rest = append(append(rest, body[at:m.start]...), "null"...)
+			at = m.end
+		}
+	}
+	err = json.Unmarshal(append(rest, body[at:]...), into)
+	w.Messages = r.messages // in rest they are null
+	if r.tools != nil {
+		w.Tools = r.tools
+	}
+	return r.all, err
 }
 
-// cutMessages takes the one list of messages out of valid JSON; nil if there is none.
-func cutMessages(body []byte) (rest, list []byte) {
-	all, _, err := members(body)
-	if err != nil {
-		return nil, nil
-	}
-	at := -1
-	for i, m := range all {
-		if strings.EqualFold(m.key, "messages") {
-			if at >= 0 || m.key != "messages" {
-				return nil, nil
-			}
-			at = i
-		}
-	}
-	if at < 0 || body[all[at].start] != '[' {
-		return nil, nil
-	}
-	m := all[at]
-	rest = make([]byte, 0, len(body)-(m.end-m.start)+len("null"))
-	rest = append(append(rest, body[:m.start]...), "null"...)
-	return append(rest, body[m.end:]...), body[m.start:m.end]
+// requestReader reads what is long in chat requests.
+type requestReader struct {
+	scanner
+	all      []member
+	messages []Message
+	tools    []byte
+	odd      bool // it is not as usual
 }
 
-// readMessages reads a valid list of messages; false: by other means.
-func readMessages(list []byte) (out []Message, ok bool) {
-	out = make([]Message, 0, bytes.Count(list, []byte(`"role"`)))
-	for i := space(list, 1); i < len(list) && list[i] != ']'; {
-		if list[i] == ',' {
-			i = space(list, i+1)
-			continue
-		}
-		end := value(list, i)
-		if end <= i || list[i] != '{' {
-			return nil, false
-		}
-		out = append(out, Message{})
-		if !out[len(out)-1].read(list[i:end]) {
-			return nil, false
-		}
-		i = space(list, end)
-	}
-	return out, true
-}
-
-// fields are the names of a message's fields: encoding/json takes them in any case.
-var fields = [...]string{"role", "content", "reasoning_content", "reasoning", "tool_calls", "tool_call_id", "name"}
-
-func (m *Message) read(object []byte) bool {
-	all, _, err := members(object)
-	if err != nil {
+// read reads a request; false: it is to be read by other means.
+func (r *requestReader) read() bool {
+	if r.peek() != '{' {
 		return false
 	}
-	for _, f := range all {
-		raw := object[f.start:f.end]
-		var to *string
-		switch f.key {
-		case "content":
-			m.Content = raw
-			continue
-		case "tool_calls":
-			if json.Unmarshal(raw, &m.ToolCalls) != nil {
-				return false
-			}
-			continue
-		case "role":
-			to = &m.Role
-		case "reasoning_content":
-			to = &m.ReasoningContent
-		case "reasoning":
-			to = &m.Reasoning
-		case "tool_call_id":
-			to = &m.ToolCallID
-		case "name":
-			to = &m.Name
+	r.all = make([]member, 0, 16)
+	lists := 0
+	for more := r.enter('}'); more && !r.odd; more = r.next('}') {
+		key := r.key()
+		c := r.peek()
+		m := member{key: key, start: r.i}
+		switch {
+		case key == "messages" && c == '[':
+			lists++
+			r.list()
+		case key == "tools" && c == '[':
+			r.skip()
+			r.odd = r.odd || r.tools != nil
+			r.tools = r.b[m.start:r.i]
 		default:
-			for _, name := range fields {
-				if strings.EqualFold(f.key, name) {
-					return false
-				}
+			if key == "messages" || key != "tools" && (strings.EqualFold(key, "messages") || strings.EqualFold(key, "tools")) {
+				r.odd = true
 			}
-			continue
+			r.skip()
 		}
-		switch raw[0] {
-		case '"':
-			if *to, err = Unquote(raw); err != nil {
-				return false
-			}
-		case 'n': // null leaves it
+		m.end = r.i
+		r.all = append(r.all, m)
+	}
+	return lists == 1 && !r.odd && r.ended()
+}
+
+// list reads the messages.
+func (r *requestReader) list() {
+	r.messages = make([]Message, 0, 16)
+	for more := r.enter(']'); more && !r.odd; more = r.next(']') {
+		if r.peek() != '{' {
+			r.odd = true
+			return
+		}
+		r.messages = append(r.messages, Message{})
+		r.message(&r.messages[len(r.messages)-1])
+	}
+}
+
+func (r *requestReader) message(m *Message) {
+	for more := r.enter('}'); more && !r.odd; more = r.next('}') {
+		switch key := r.key(); key {
+		case "content":
+			from, to := r.skip()
+			m.Content = r.b[from:to:to]
+		case "tool_calls":
+			r.toolCalls(m)
+		case "role":
+			r.field(&m.Role)
+		case "reasoning_content":
+			r.field(&m.ReasoningContent)
+		case "reasoning":
+			r.field(&m.Reasoning)
+		case "tool_call_id":
+			r.field(&m.ToolCallID)
+		case "name":
+			r.field(&m.Name)
 		default:
-			return false
+			r.other(key, "role", "content", "reasoning_content", "reasoning", "tool_calls", "tool_call_id", "name")
 		}
 	}
-	return true
+}
+
+func (r *requestReader) toolCalls(m *Message) {
+	switch c := r.peek(); {
+	case c == 'n' && m.ToolCalls == nil:
+		r.skip()
+		return
+	case c != '[' || m.ToolCalls != nil: // a key that stands twice
+		r.odd = true
+		return
+	}
+	m.ToolCalls = []ToolCall{}
+	for more := r.enter(']'); more && !r.odd; more = r.next(']') {
+		if r.peek() != '{' {
+			r.odd = true
+			return
+		}
+		m.ToolCalls = append(m.ToolCalls, ToolCall{})
+		r.toolCall(&m.ToolCalls[len(m.ToolCalls)-1])
+	}
+}
+
+func (r *requestReader) toolCall(c *ToolCall) {
+	for more := r.enter('}'); more && !r.odd; more = r.next('}') {
+		switch key := r.key(); key {
+		case "id":
+			r.field(&c.ID)
+		case "type":
+			r.field(&c.Type)
+		case "function":
+			if r.peek() != '{' {
+				r.odd = true
+				return
+			}
+			for more := r.enter('}'); more && !r.odd; more = r.next('}') {
+				switch key := r.key(); key {
+				case "name":
+					r.field(&c.Function.Name)
+				case "arguments":
+					r.field(&c.Function.Arguments)
+				default:
+					r.other(key, "name", "arguments")
+				}
+			}
+		default:
+			r.other(key, "id", "type", "function", "index")
+		}
+	}
+}
+
+// other passes over a member that is none of those; encoding/json takes these in any case.
+func (r *requestReader) other(key string, names ...string) {
+	for _, n := range names {
+		r.odd = r.odd || strings.EqualFold(key, n)
+	}
+	r.skip()
+}
+
+// words are what short fields mostly say: they take no memory then.
+var words = [...]string{"user", "assistant", "tool", "system", "function", "developer"}
+
+// field reads a string; null leaves what is there.
+func (r *requestReader) field(to *string) {
+	switch r.peek() {
+	case '"':
+	case 'n':
+		r.skip()
+		return
+	default:
+		r.odd = true
+		return
+	}
+	start := r.i
+	if from, end, escaped := r.quoted(); !escaped {
+		in := r.cut(from, end)
+		for _, w := range words {
+			if in == w {
+				*to = w
+				return
+			}
+		}
+	}
+	if r.bad {
+		return
+	}
+	var err error
+	if *to, err = Unquote(r.b[start:r.i]); err != nil {
+		r.odd = true
+	}
 }
 
 // Unquote reads a valid JSON string, as json.Unmarshal does.
 func Unquote(raw []byte) (string, error) {
-	body := raw[1 : len(raw)-1]
-	i := bytes.IndexByte(body, '\\')
-	if !utf8.Valid(body) {
-		return slowly(raw)
-	}
+	in := raw[1 : len(raw)-1]
+	i := bytes.IndexByte(in, '\\')
 	if i < 0 {
-		return string(body), nil
+		if !validUTF8(in) {
+			return slowly(raw)
+		}
+		return string(in), nil
 	}
-	var out strings.Builder
-	out.Grow(len(body))
-	for ; i >= 0; i = bytes.IndexByte(body, '\\') {
-		out.Write(body[:i])
-		c := body[i+1]
-		body = body[i+2:]
+	// Eight bytes at a time are copied, as far as there is no escape in them: texts of
+	// code have one in every line or two.
+	out := make([]byte, len(in)+8)
+	copy(out, in[:i])
+	first, n, high := i, i, uint64(0)
+	for i < len(in) {
+		if i+8 <= len(in) {
+			x := load(in, i)
+			high |= x
+			binary.LittleEndian.PutUint64(out[n:], x)
+			k := bits.TrailingZeros64(zeroes(x^ones*'\\')) / 8
+			i, n = i+k, n+k
+			if k == 8 {
+				continue
+			}
+		} else if c := in[i]; c != '\\' {
+			high |= uint64(c)
+			out[n] = c
+			i, n = i+1, n+1
+			continue
+		}
+		c := in[i+1]
+		i += 2
 		switch c {
 		case 'n':
-			out.WriteByte('\n')
+			c = '\n'
 		case 't':
-			out.WriteByte('\t')
+			c = '\t'
 		case 'r':
-			out.WriteByte('\r')
+			c = '\r'
 		case 'b':
-			out.WriteByte('\b')
+			c = '\b'
 		case 'f':
-			out.WriteByte('\f')
+			c = '\f'
 		case 'u':
-			r := hex4(body)
+			r := hex4(in[i:])
 			if utf16.IsSurrogate(r) {
 				return slowly(raw)
 			}
-			out.WriteRune(r)
-			body = body[4:]
-		default: // " \ /
-			out.WriteByte(c)
-		}
+			n += utf8.EncodeRune(out[n:], r)
+			i += 4
+			continue
+		} // " \ / stand for themselves
+		out[n] = c
+		n++
 	}
-	out.Write(body)
-	return out.String(), nil
+	if (high&highs != 0 || !validUTF8(in[:first])) && !validUTF8(in) {
+		return slowly(raw)
+	}
+	return unsafe.String(unsafe.SliceData(out), n), nil
 }
 
 func slowly(raw []byte) (s string, err error) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"unicode/utf8"
 )
 
 // ReadObject decodes a request's body, which has to be one JSON object with no
@@ -16,15 +15,19 @@ func ReadObject(body []byte, into any) (object []byte, refusal string, wrong err
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
-	err := decode(body, into) // checks the whole body before anything else
+	all, err := decode(body, into) // checks the whole body before anything else
 	var syntax *json.SyntaxError
-	if !utf8.Valid(body) || errors.As(err, &syntax) {
+	if !validUTF8(body) || errors.As(err, &syntax) {
 		return nil, "Invalid JSON in request body", nil
 	}
 	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
 		return nil, "Request body must be a JSON object", nil
 	}
-	if k := Duplicate(body); k != "" {
+	k := twice(all)
+	if all == nil {
+		k = Duplicate(body)
+	}
+	if k != "" {
 		return nil, fmt.Sprintf("The field %q stands twice in the request body: send it once", k), nil
 	}
 	return body, "", err

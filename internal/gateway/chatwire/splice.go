@@ -2,7 +2,6 @@ package chatwire
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"strings"
 	"unicode/utf8"
@@ -23,46 +22,23 @@ type member struct {
 // ErrNotObject is returned for JSON that is not an object.
 var ErrNotObject = errors.New("not a JSON object")
 
-// members lists the top-level members of valid JSON, and where its closing
-// brace stands.
+// members lists the top-level members of an object, and where its closing brace stands.
+// Keys are in body's memory where they have no escapes.
 func members(body []byte) ([]member, int, error) {
-	i := space(body, 0)
-	if i >= len(body) || body[i] != '{' {
+	r := scanner{b: body}
+	if r.peek() != '{' {
 		return nil, 0, ErrNotObject
 	}
-	var out []member
-	i = space(body, i+1)
-	for i < len(body) && body[i] != '}' {
-		if body[i] == ',' {
-			i = space(body, i+1)
-			continue
-		}
-		k := value(body, i)
-		if k < i+2 || body[i] != '"' || body[k-1] != '"' { // a key may be torn
-			return nil, 0, ErrNotObject
-		}
-		var key string
-		if raw := body[i+1 : k-1]; bytes.IndexByte(raw, '\\') < 0 {
-			key = string(raw)
-		} else if json.Unmarshal(body[i:k], &key) != nil {
-			return nil, 0, ErrNotObject
-		}
-		i = space(body, k)
-		if i >= len(body) || body[i] != ':' {
-			return nil, 0, ErrNotObject
-		}
-		i = space(body, i+1)
-		end := value(body, i)
-		if end <= i {
-			return nil, 0, ErrNotObject
-		}
-		out = append(out, member{key, i, end})
-		i = space(body, end)
+	out := make([]member, 0, 16)
+	for more := r.enter('}'); more; more = r.next('}') {
+		m := member{key: r.key()}
+		m.start, m.end = r.skip()
+		out = append(out, m)
 	}
-	if i >= len(body) {
+	if r.bad {
 		return nil, 0, ErrNotObject
 	}
-	return out, i, nil
+	return out, r.i - 1, nil
 }
 
 func space(b []byte, i int) int {
@@ -145,6 +121,10 @@ func Duplicate(body []byte) string {
 	if err != nil {
 		return ""
 	}
+	return twice(ms)
+}
+
+func twice(ms []member) string {
 	const few = 64 // of more, comparing each with each would take a hostile body's whole minutes
 	var seen map[string]bool
 	if len(ms) > few {

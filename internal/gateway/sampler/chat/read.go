@@ -21,12 +21,9 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 			res.Fault += ": " + front(said, maxSaid)
 		}
 	}
-	clean := chatwire.Mend(raw) // NaN is not JSON: nothing that is not finite goes on
-	clean, res.Experts = chatwire.TakeExperts(clean)
-	a, ok := chatwire.ReadWhole(clean, x.o.LogProbs)
+	a, ok := chatwire.Take(raw, x.o.LogProbs)
 	switch {
 	case !ok:
-		res.Experts = nil
 		if res.Fault == "" {
 			res.Fault = "upstream's answer is not JSON"
 		}
@@ -39,7 +36,7 @@ func (x *exchange) answer(status int, ctype string, raw []byte) {
 	case len(a.Choices) == 0 && res.Fault == "":
 		res.Fault = "upstream's answer has no choices"
 	}
-	res.Raw = clean
+	res.Raw, res.Experts = a.Body, a.Experts
 	acc := newAccumulator(res, x.o)
 	acc.head(&a)
 	for i := range a.Choices {

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -92,8 +93,7 @@ func (t *tee) event(ev sse.Event) error {
 		t.done = true
 		return nil
 	}
-	data, experts := chatwire.TakeExperts(chatwire.Mend(ev.Data))
-	a, ok := chatwire.ReadAnswer(data, t.acc.o.LogProbs)
+	a, ok := chatwire.Take(bytes.Clone(ev.Data), t.acc.o.LogProbs)
 	if !ok {
 		return fmt.Errorf("%w: an event that is not JSON", errUpstreamSaid)
 	}
@@ -101,7 +101,7 @@ func (t *tee) event(ev sse.Event) error {
 		return fmt.Errorf("%w: %.300s", errUpstreamSaid, a.Error)
 	}
 	if t.res.Experts == nil {
-		t.res.Experts = experts
+		t.res.Experts = a.Experts
 	}
 	if t.head.ID == "" {
 		t.head = chatwire.Answer{ID: a.ID, Created: a.Created, Model: a.Model}
@@ -122,7 +122,7 @@ func (t *tee) event(ev sse.Event) error {
 		}
 	}
 	if t.wire != "" {
-		d.Raw = data
+		d.Raw = a.Body
 	} else {
 		d.Tokens = tokensOf(t.res.SampledIDs[sampled:], t.res.LogProbs[logs:], t.res.TokenTexts[texts:])
 		if !prompted {
