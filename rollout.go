@@ -240,3 +240,8 @@ type Event struct {
 
 // EventReward is the type of the event that carries a reward: {"value": number}.
 const EventReward = "reward"
+
+// EventCallReward is the type of the event that rewards one call of its attempt:
+// {"call": the call's id, or its number among the agent's own calls from 0,
+// "value": number}. Several of one call add up. It counts in runs that ask for it.
+const EventCallReward = "call_reward"

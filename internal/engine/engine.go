@@ -47,6 +47,19 @@ type Engine interface {
 	Load(ctx context.Context, dir string) error
 }
 
+// Freezer is an Engine that can keep a copy of its weights as the reference policy
+// of a KL term.
+type Freezer interface {
+	Engine
+
+	// Freeze keeps a copy of the current training weights, in place of an
+	// earlier one.
+	Freeze(ctx context.Context) error
+
+	// ForwardFrozen is Forward under the copy; without one it is KindInvalid.
+	ForwardFrozen(ctx context.Context, data []Datum) ([][]float32, error)
+}
+
 // Info describes an engine and its policy.
 type Info struct {
 	Name          string // "embedded"

@@ -44,6 +44,7 @@ type Engine struct {
 	m, v    []float32 // Adam's moments
 	step    int64
 	workers []*worker
+	frozen  *model // the reference policy; nil: none
 
 	sampled atomic.Pointer[published]
 	gen     *generator

@@ -347,3 +347,36 @@ func TestMakeLanesIsBalanced(t *testing.T) {
 		t.Fatal(fmt.Sprint(lanes))
 	}
 }
+
+// The frozen copy is what the weights were, and serves no other pass.
+func TestFrozenWeightsStay(t *testing.T) {
+	ctx, data := t.Context(), randomData(4, 3, 101)
+	e := newSmall(t, Options{})
+	if _, err := e.ForwardFrozen(ctx, data); err == nil {
+		t.Error("there is a reference policy that nobody asked for")
+	}
+	start, err := e.Forward(ctx, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.ForwardBackward(ctx, data, engine.Loss{Name: engine.ImportanceSampling}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.OptimStep(ctx, engine.AdamW{LearningRate: 0.01, Beta1: .9, Beta2: .99, Eps: 1e-8}); err != nil {
+		t.Fatal(err)
+	}
+	frozen, err := e.ForwardFrozen(ctx, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := e.Forward(ctx, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.EqualFunc(frozen, start, slices.Equal) || slices.EqualFunc(now, start, slices.Equal) {
+		t.Error("the frozen weights have moved, or the others have not")
+	}
+}
