@@ -103,7 +103,7 @@ func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, [
 	d := &decoder{source: name, variants: v, set: map[string]place{}}
 	d.document(bytes.TrimPrefix(src, []byte("\ufeff")), valueOf(f), "", nil)
 	for _, o := range overrides {
-		d.override(f, o)
+		d.override(valueOf(f), o)
 	}
 	if _, own := d.set["auxiliary"]; !own && slices.Contains(f.Compat, "v1-agents") {
 		f.Auxiliary = defaultAuxiliary(true)
@@ -114,26 +114,22 @@ func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, [
 		c.all()
 		warnings = c.warnings
 	}
-	if len(d.problems) > 0 {
-		lines := make([]string, len(d.problems))
-		for i, p := range d.problems {
-			lines[i] = p.String() + ": " + p.text
-		}
-		return nil, nil, fulgur.E(fulgur.KindInvalid, "", strings.Join(lines, "\n"), nil)
+	if err := problemsErr(d.problems); err != nil {
+		return nil, nil, err
 	}
 	return f, warnings, nil
 }
 
 // override sets one key. Text keys take the value as it is, the others read it
 // as YAML, so that lists and mappings can be given.
-func (d *decoder) override(f *File, o Override) {
+func (d *decoder) override(root reflect.Value, o Override) {
 	sub := &decoder{source: o.Source, variants: d.variants, set: d.set}
 	defer func() { d.problems = append(d.problems, sub.problems...) }()
 	if len(o.Value) > maxBytes || !utf8.ValidString(o.Value) || !utf8.ValidString(o.Path) {
 		sub.fail(nil, "want at most %d bytes of UTF-8 text", maxBytes)
 		return
 	}
-	v, path, tags := valueOf(f), "", []string(nil)
+	v, path, tags := root, "", []string(nil)
 	for part := range strings.SplitSeq(o.Path, ".") {
 		if v.Kind() == reflect.Map { // agent.input.env.NAME=path
 			m := map[string]string{}
