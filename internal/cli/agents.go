@@ -42,6 +42,7 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 		return nil, err
 	}
 	a.forced.add(runner.Kill)
+	a.agents.Store(true)
 	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())

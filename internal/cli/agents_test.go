@@ -105,7 +105,17 @@ func aglAgentMain() {
 func TestAgentLightningAgent(t *testing.T) {
 	t.Parallel()
 	dir := tinyDir(t, "reward: {builtin: final-answer, expected: input.answer, compare: number}", "reward: {from: agent}")
-	run(t, dir, "train", "run.yaml", "--set", "agent.command=[aglagent]", "--set", "data.test=")
+	_, said := run(t, dir, "train", "run.yaml", "--set", "agent.command=[aglagent]", "--set", "validation.every=2")
+	// No reward is a pass here: the mean is what is to be seen.
+	for _, want := range []string{"before: T=1 0.000 [0.000, 0.390] mean reward 0.250  greedy 0.000 [0.000, 0.390] mean reward 0.250  (6 problems, a reward of 1 passes)",
+		"validation after step 2: T=1 0.000 [0.000, 0.390] mean reward 0.250", "reward     0.250 → 0.250 in the mean; a reward of 1 passes"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("standard error does not say %q", want)
+		}
+	}
+	if page, err := os.ReadFile(filepath.Join(dir, "runs", "tiny", "report.html")); err != nil || !strings.Contains(string(page), "mean reward 0.250") {
+		t.Errorf("the report does not show the mean reward (%v)", err)
+	}
 	for _, r := range rolloutsOf(t, dir, "tiny") {
 		if r.Reward == nil || *r.Reward != 0.25 {
 			t.Errorf("rollout %s: reward %s, want the agent's 0.25; %+v", r.ID, number(r.Reward), r.Outcome)

@@ -17,7 +17,8 @@ import (
 
 func (a *app) callsCommand() *cobra.Command {
 	var f recordFlags
-	parent := &cobra.Command{Use: "calls", Short: "look at one model call: show", GroupID: "look"}
+	parent := &cobra.Command{Use: "calls", Short: "look at one model call: show", GroupID: "look",
+		Example: "  fulgur calls show mx2h6kf32sk9wc5iz9gk2 --run runs/demo      # an id of fulgur rollouts show"}
 	f.register(parent)
 	var model string
 	show := &cobra.Command{

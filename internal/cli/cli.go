@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,6 +56,7 @@ type app struct {
 	Process
 	json   bool // --json: results as JSON on stdout
 	forced forced
+	agents atomic.Bool // this process starts agents
 }
 
 // exitError carries an exit code; err may be nil when all has been said.
@@ -159,7 +161,11 @@ func (a *app) interruptible() (context.Context, func()) {
 			switch {
 			case first.IsZero():
 				first = time.Now()
-				fmt.Fprintln(stderr, "\nstopping: agents are ended, and what must be kept is saved (once more: stop now)")
+				what := "what is recorded is kept"
+				if a.agents.Load() {
+					what = "agents are ended, and what must be kept is saved"
+				}
+				fmt.Fprintln(stderr, "\nstopping: "+what+" (once more: stop now)")
 				cancel()
 			case time.Since(first) >= sameInterrupt:
 				fmt.Fprintln(stderr, "stopped now; what is recorded is kept")

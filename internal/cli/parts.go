@@ -84,7 +84,8 @@ killed controller left behind are found and ended.`,
 
 // engineCommand serves the embedded engine's tokens.
 func (a *app) engineCommand() *cobra.Command {
-	parent := &cobra.Command{Use: "engine", Short: "the engine alone", GroupID: "parts"}
+	parent := &cobra.Command{Use: "engine", Short: "the engine alone", GroupID: "parts",
+		Example: "  fulgur engine serve\n  fulgur engine serve --model DIR --listen 0.0.0.0:8000 --key KEY"}
 	var addr, model, key, logLevel string
 	var threads int
 	c := &cobra.Command{

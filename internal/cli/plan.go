@@ -69,6 +69,9 @@ func grader(r config.Reward) (trainer.Grader, error) {
 	return g, nil
 }
 
+// passReward is the least reward that is a pass.
+const passReward = 1.0
+
 // trainerOptions maps the run file to the trainer's options; where it runs, and
 // what it is given to run with, is the caller's to add.
 func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error) {
@@ -79,7 +82,7 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 	a := r.Algorithm
 	o := trainer.Options{
 		Run: fulgur.RunID(r.Run), Model: modelName(r.File), Dir: string(dir), Config: r.JSON(), ConfigHash: trainingHash(r.File), Seed: uint64(r.Seed),
-		Grader: g, Train: d.train, Validation: d.validation, Test: d.test,
+		Grader: g, Pass: passReward, Train: d.train, Validation: d.validation, Test: d.test,
 		Steps: int64(r.Steps), Epochs: r.Epochs, GroupSize: a.GroupSize, GroupsPerStep: a.GroupsPerStep, Minibatches: a.Minibatches,
 		Estimator:    estimator(a),
 		Loss:         engine.Loss{Name: a.Loss, ClipLow: a.Clip[0], ClipHigh: a.Clip[1]},

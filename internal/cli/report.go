@@ -175,7 +175,7 @@ func scoreOf(s trainer.Score) *report.Score {
 	if s.Rollouts == 0 {
 		return nil
 	}
-	return &report.Score{Value: s.Rate, Low: s.Low, High: s.High, Problems: s.Rollouts}
+	return &report.Score{Value: s.Rate, Low: s.Low, High: s.High, Problems: s.Rollouts, Reward: fraction(s)}
 }
 
 func (b *reportBuilder) scores() {

@@ -82,15 +82,20 @@ func (a *app) rolloutsCommand() *cobra.Command {
 	f.register(parent)
 	var state string
 	var limit int
+	var before string
 	list := &cobra.Command{
 		Use: "list", Short: "one line a rollout: state, reward, why it ended", Args: cobra.NoArgs,
 		Example: `  fulgur rollouts list --limit 20
   fulgur rollouts list --run runs/demo --state failed
+  fulgur rollouts list --before train-0-17-3-…            # the 100 older than that one
   fulgur rollouts list --json | jq -r 'select(.reward == 0) | .id'`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.listRollouts(c, f, state, limit) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.listRollouts(c, f, state, limit, fulgur.RolloutID(before))
+		},
 	}
 	list.Flags().StringVar(&state, "state", "", "only these: queuing, running, succeeded or failed")
 	list.Flags().IntVar(&limit, "limit", 100, "at most so many, the newest; 0: all")
+	list.Flags().StringVar(&before, "before", "", "only those that were created before this one: its id")
 	show := &cobra.Command{
 		Use: "show ROLLOUT", Short: "a rollout's attempts, calls, tokens, and what trained", Args: cobra.ExactArgs(1),
 		Example: `  fulgur rollouts show train-0-17-3-… --run runs/demo      # an id of fulgur rollouts list`,
@@ -166,7 +171,7 @@ func (a *app) printChanged(r *fulgur.Rollout) error {
 	return err
 }
 
-func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit int) (err error) {
+func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit int, before fulgur.RolloutID) (err error) {
 	q := fulgur.RolloutQuery{Limit: 1000}
 	if state != "" {
 		if s := fulgur.RolloutState(state); s.Valid() {
@@ -181,20 +186,39 @@ func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit 
 	}
 	defer func() { err = errors.Join(err, rec.Close()) }()
 	q.Run = rec.run
+	if before != "" {
+		if _, err := rec.Rollout(c.Context(), before); err != nil {
+			return err
+		}
+		q.States = nil // it may be of another one
+	}
 	var all []fulgur.Rollout
+	matched := 0
 	for {
 		page, err := rec.Rollouts(c.Context(), q)
 		if err != nil {
 			return err
 		}
+		last := len(page) < q.Limit
+		if !last {
+			q.After = page[len(page)-1].ID
+		}
+		// Ids say nothing of the order: pages are in the order of creation.
+		if i := slices.IndexFunc(page, func(r fulgur.Rollout) bool { return r.ID == before }); i >= 0 {
+			page, last = page[:i], true
+		}
+		page = slices.DeleteFunc(page, func(r fulgur.Rollout) bool { return state != "" && string(r.State) != state })
+		matched += len(page)
 		all = append(all, page...)
 		if limit > 0 && len(all) > limit {
 			all = slices.Clone(all[len(all)-limit:])
 		}
-		if len(page) < q.Limit {
+		if last {
 			break
 		}
-		q.After = page[len(page)-1].ID
+	}
+	if older := matched - len(all); older > 0 {
+		a.say("the newest %d of %d rollouts; --before %s shows older ones, --limit 0 all", len(all), matched, all[0].ID)
 	}
 	if len(all) == 0 {
 		a.say("no rollouts of this kind in run %s (--run names another)", rec.run)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
 )
 
@@ -135,8 +138,14 @@ func (j *tryJob) open(ctx context.Context) (*server, string, func() error, error
 	if j.upstreamModel == "" {
 		return nil, "", nil, usageErr(errors.New("--upstream needs --upstream-model: the name that the server knows the model by"))
 	}
+	if err := reachUpstream(ctx, j.upstream); err != nil {
+		return nil, "", nil, err
+	}
 	s, err := openServer(ctx, serverOptions{Store: "sqlite::memory:", Listen: j.listen, Key: newKey(),
-		Gateway: gateway.Options{Model: j.upstreamModel}, Log: j.app.logger("warn")})
+		Gateway: gateway.Options{Model: j.upstreamModel}, Log: j.app.logger("warn"),
+		Retry: sampler.Retry{Told: func(url string, wait time.Duration, err error) {
+			j.app.say("%s fails, and is tried again for some time: %v", url, err)
+		}}})
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -147,6 +156,26 @@ func (j *tryJob) open(ctx context.Context) (*server, string, func() error, error
 		return nil, "", nil, errors.Join(err, stop())
 	}
 	return s, j.upstreamModel, stop, nil
+}
+
+// reachUpstream says at once that nothing listens at an address. That a server is
+// slow or refuses is left to its answers.
+func reachUpstream(ctx context.Context, base string) error {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return usageErr(fmt.Errorf("--upstream %s: want a URL such as http://127.0.0.1:8000/v1", base))
+	}
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme // its name is known to the dialer
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return fulgur.E(fulgur.KindUnavailable, "reach "+base, "no server is there: start it, or name another with --upstream", err)
+	}
+	return c.Close()
 }
 
 // notStarted is the exit code of an agent that could not be started; one that a
@@ -165,6 +194,7 @@ func (j *tryJob) exec(ctx context.Context, env map[string]string) (int, error) {
 		c.Env = append(c.Env, k+"="+v)
 	}
 	ownGroup(c)
+	j.app.agents.Store(true)
 	j.app.forced.add(func() { killGroup(c) })
 	c.WaitDelay = 5 * time.Second
 	err := c.Run()

@@ -26,7 +26,8 @@ func (a *app) evalCommand() *cobra.Command {
 		Short:   "measure a run's best model: pass@1 with its interval",
 		GroupID: "train",
 		Long: `Measure the best model of a run with its own agent and grader, sampled and
-greedy, on data.test (or --data). pass@1 comes with its 95 % interval (Wilson).
+greedy, on data.test (or --data). pass@1 is the share of rollouts with a reward of
+1 or more, with its 95 % interval (Wilson); the mean reward stands beside it.
 RUN is the run's folder, or its name below runs/.`,
 		Example: `  fulgur eval runs/demo
   fulgur eval demo --checkpoint start --json       # the model before training
@@ -169,12 +170,15 @@ func (j *evalJob) print(e *trainer.Evaluation, name, path string) error {
 	}
 	line := func(what string, s trainer.Score) {
 		fmt.Fprintf(j.app.Stdout, "%-16s pass@1 %.3f  [%.3f, %.3f]  %d of %d", what, s.Rate, s.Low, s.High, s.Passes, s.Rollouts)
+		if s.Rollouts > 0 {
+			fmt.Fprintf(j.app.Stdout, "  mean reward %.3f", s.Reward)
+		}
 		if n := s.AgentFailures + s.Infrastructure; n > 0 {
 			fmt.Fprintf(j.app.Stdout, "  (%d failed)", n)
 		}
 		fmt.Fprintln(j.app.Stdout)
 	}
-	fmt.Fprintf(j.app.Stdout, "%s on %s (95 %% intervals)\n", name, path)
+	fmt.Fprintf(j.app.Stdout, "%s on %s (95 %% intervals; a reward of %g or more passes)\n", name, path, passReward)
 	line("temperature 1", e.Sampled)
 	line("greedy", e.Greedy)
 	return nil

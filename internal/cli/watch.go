@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
@@ -49,7 +50,8 @@ func (w *watcher) observe(e trainer.Event) {
 	case trainer.StepDone:
 		w.view.Send(stepDone(e, w.steps))
 	case trainer.Evaluated:
-		v := view.Validation{Step: int(e.Step), Problems: e.Sampled.Rollouts, Score: interval(e.Sampled)}
+		v := view.Validation{Step: int(e.Step), Problems: e.Sampled.Rollouts, Score: interval(e.Sampled),
+			Reward: fraction(e.Sampled), GreedyReward: fraction(e.Greedy), Pass: passReward}
 		if e.Part == "before" || e.Part == "after" {
 			v.Name = e.Part
 		}
@@ -99,6 +101,15 @@ func interval(s trainer.Score) view.Interval {
 	return view.Interval{Value: s.Rate, Low: s.Low, High: s.High}
 }
 
+// fraction is the mean reward of a score where that is another number: a score
+// counts passes, and a pass rate of 0 says nothing of rewards between 0 and 1.
+func fraction(s trainer.Score) *float64 {
+	if s.Rollouts == 0 || math.Abs(s.Reward-s.Rate) < 1e-9 {
+		return nil
+	}
+	return &s.Reward
+}
+
 func stepDone(e trainer.StepDone, steps int) view.StepDone {
 	sampled := 0
 	for _, l := range e.Rollouts {
@@ -144,6 +155,8 @@ type result struct {
 	AfterGreedy  *float64    `json:"after_greedy"`
 	BeforeRange  *[2]float64 `json:"before_interval"` // 95 %
 	AfterRange   *[2]float64 `json:"after_interval"`
+	BeforeReward *float64    `json:"before_reward"` // mean reward at temperature 1
+	AfterReward  *float64    `json:"after_reward"`
 	WallSeconds  float64     `json:"wall_seconds"`
 	CPUSeconds   float64     `json:"cpu_seconds"` // all processes, without the build
 	BuildSeconds float64     `json:"build_cpu_seconds"`
@@ -172,9 +185,11 @@ func (j *trainJob) newResult(r trainer.Result, m *meter) result {
 	}
 	if e := r.Before; e != nil {
 		out.Before, out.BeforeGreedy, out.BeforeRange = &e.Sampled.Rate, &e.Greedy.Rate, &[2]float64{e.Sampled.Low, e.Sampled.High}
+		out.BeforeReward = &e.Sampled.Reward
 	}
 	if e := r.After; e != nil {
 		out.After, out.AfterGreedy, out.AfterRange = &e.Sampled.Rate, &e.Greedy.Rate, &[2]float64{e.Sampled.Low, e.Sampled.High}
+		out.AfterReward = &e.Sampled.Reward
 	}
 	if r.Best != nil {
 		out.BestStep = r.Best.Step
@@ -244,6 +259,10 @@ func (j *trainJob) lastWords(r trainer.Result, out result) view.Done {
 	if r.Before != nil && r.After != nil {
 		b, a := interval(r.Before.Sampled), interval(r.After.Sampled)
 		d.Before, d.After, d.Problems = &b, &a, r.After.Sampled.Rollouts
+		d.BeforeReward, d.AfterReward, d.Pass = fraction(r.Before.Sampled), fraction(r.After.Sampled), passReward
+		if d.BeforeReward != nil || d.AfterReward != nil { // both, where one needs it
+			d.BeforeReward, d.AfterReward = &r.Before.Sampled.Reward, &r.After.Sampled.Reward
+		}
 	}
 	if out.Report != "" {
 		d.Files = append(d.Files, view.File{Name: "report", Path: out.Report})

@@ -40,6 +40,9 @@ type Score struct {
 	Low      float64 `json:"low"`
 	High     float64 `json:"high"`
 	Problems int     `json:"problems"`
+	// Reward is the mean reward where that is not the share: rewards between 0 and
+	// 1 are no passes. nil: it is the share.
+	Reward *float64 `json:"reward,omitempty"`
 }
 
 // Share is a part of the CPU time.

@@ -162,7 +162,7 @@ func rounded(s *Score) *Score {
 	if s == nil {
 		return nil
 	}
-	return &Score{round(s.Value, 4), round(s.Low, 4), round(s.High, 4), s.Problems}
+	return &Score{Value: round(s.Value, 4), Low: round(s.Low, 4), High: round(s.High, 4), Problems: s.Problems, Reward: s.Reward}
 }
 
 // shortened cuts a rollout to maxTokens, and says so in its last token.
@@ -200,6 +200,7 @@ func shortened(r *Rollout) *Rollout {
 // functions of the template.
 func functions() template.FuncMap {
 	return template.FuncMap{
+		"mean":    func(x *float64) string { return fmt.Sprintf("%.3f", *x) },
 		"percent": func(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) },
 		"share": func(a, b int) string {
 			if b == 0 {

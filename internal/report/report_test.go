@@ -24,7 +24,7 @@ func sample() Data {
 	rng := rand.New(rand.NewPCG(1, 2))
 	score := func(v float64, n int) Score {
 		e := 1.96 * math.Sqrt(v*(1-v)/float64(n))
-		return Score{v, max(0, v-e), min(1, v+e), n}
+		return Score{Value: v, Low: max(0, v-e), High: min(1, v+e), Problems: n}
 	}
 	d := Data{
 		Title: "calc", Model: "builtin:calc", Program: "fulgur v0.1.0", Created: time.Date(2026, 11, 29, 20, 15, 0, 0, time.UTC),

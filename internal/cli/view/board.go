@@ -125,11 +125,22 @@ func validationLine(v Validation) string {
 }
 
 func scores(v Validation) string {
-	text := "T=1 " + v.Score.String()
+	text := "T=1 " + v.Score.String() + reward(v.Reward)
 	if v.Greedy != nil {
-		text += "  greedy " + v.Greedy.String()
+		text += "  greedy " + v.Greedy.String() + reward(v.GreedyReward)
 	}
-	return text + fmt.Sprintf("  (%d problems)", v.Problems)
+	passes := ""
+	if v.Reward != nil || v.GreedyReward != nil {
+		passes = fmt.Sprintf(", a reward of %g passes", v.Pass)
+	}
+	return text + fmt.Sprintf("  (%d problems%s)", v.Problems, passes)
+}
+
+func reward(mean *float64) string {
+	if mean == nil {
+		return ""
+	}
+	return fmt.Sprintf(" mean reward %.3f", *mean)
 }
 
 // String writes the score with its interval.
@@ -149,6 +160,14 @@ func (d Done) summary() []string {
 		add("pass@1", fmt.Sprintf("%s on %d problems", d.After, d.Problems))
 	case d.Before != nil:
 		add("pass@1", fmt.Sprintf("%s on %d problems, before training", d.Before, d.Problems))
+	}
+	switch {
+	case d.BeforeReward != nil && d.AfterReward != nil:
+		add("reward", fmt.Sprintf("%.3f → %.3f in the mean; a reward of %g passes", *d.BeforeReward, *d.AfterReward, d.Pass))
+	case d.AfterReward != nil:
+		add("reward", fmt.Sprintf("%.3f in the mean; a reward of %g passes", *d.AfterReward, d.Pass))
+	case d.BeforeReward != nil:
+		add("reward", fmt.Sprintf("%.3f in the mean, before training; a reward of %g passes", *d.BeforeReward, d.Pass))
 	}
 	cost := []string{}
 	if d.Updates > 0 {

@@ -55,7 +55,11 @@ type Validation struct {
 	Problems int
 	Score    Interval  // pass@1 at the training temperature
 	Greedy   *Interval // with greedy decoding; nil: not measured
-	Best     bool      // the best so far: its checkpoint is kept
+	// Reward is the mean reward where it is not the score: fractional rewards, of
+	// which only those of at least Pass are passes. nil: it is the score.
+	Reward, GreedyReward *float64
+	Pass                 float64
+	Best                 bool // the best so far: its checkpoint is kept
 }
 
 // Warning is something that the user should look at.
@@ -66,11 +70,14 @@ type Done struct {
 	Title         string // "reached 0.9 in step 120", "interrupted in step 12"
 	Problems      int    // of Before and After
 	Before, After *Interval
-	Wall, CPU     time.Duration // CPU: of all processes
-	Rollouts      int
-	Updates       int
-	Files         []File // what to look at
-	Next          string // what to do next: "fulgur resume runs/calc"
+	// Mean rewards, as in Validation.
+	BeforeReward, AfterReward *float64
+	Pass                      float64
+	Wall, CPU                 time.Duration // CPU: of all processes
+	Rollouts                  int
+	Updates                   int
+	Files                     []File // what to look at
+	Next                      string // what to do next: "fulgur resume runs/calc"
 }
 
 // File is a result that stays.

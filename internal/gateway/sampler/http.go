@@ -30,8 +30,8 @@ func NewClient() *http.Client {
 			IdleConnTimeout:       4 * time.Second,
 			TLSHandshakeTimeout:   10 * time.Second,
 			ExpectContinueTimeout: time.Second,
-			WriteBufferSize:       64 << 10,
-			ReadBufferSize:        64 << 10,
+			WriteBufferSize:       16 << 10, // a connection keeps them, in use or not
+			ReadBufferSize:        16 << 10,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -45,6 +45,16 @@ type Retry struct {
 	// Total bounds all tries together, up to the first byte of an answer; 0: 9.5
 	// minutes, which is less than the 10 after which the SDKs give up.
 	Total time.Duration
+	// Told is told of each call that is tried again, once, before it is: who watches
+	// would see a silence. It must be safe for concurrent use. nil: nobody.
+	Told func(url string, wait time.Duration, err error)
+}
+
+// Tell tells of try n (as in Pause) of a call, if it is the first repetition.
+func (r Retry) Tell(n int, url string, wait time.Duration, err error) {
+	if r.Told != nil && n == 1 {
+		r.Told(url, wait, err)
+	}
 }
 
 // patience is the longest that a server can ask for with Retry-After. For more,

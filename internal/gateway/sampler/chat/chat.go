@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -116,6 +117,11 @@ func (x *exchange) run(ctx context.Context) error {
 		if !more {
 			return err
 		}
+		why := err
+		if why == nil {
+			why = fmt.Errorf("status %d", x.res.Status)
+		}
+		x.s.retry.Tell(x.res.Retries+1, x.o.Endpoint.URL, wait, why)
 		if werr := sampler.Wait(ctx, wait); werr != nil {
 			return fulgur.E(fulgur.KindCanceled, op(x.o), "The call was cancelled", werr)
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -55,7 +56,11 @@ func (r *Remote) Generate(ctx context.Context, req engine.GenerateRequest, emit 
 			return out, err
 		}
 		wait, more := r.retry.Pause(r.Retries+1, time.Since(start), after)
-		if !more || sampler.Wait(ctx, wait) != nil {
+		if !more {
+			return out, err
+		}
+		r.retry.Tell(r.Retries+1, r.ep.URL, wait, err)
+		if sampler.Wait(ctx, wait) != nil {
 			return out, err
 		}
 		r.Retries++
@@ -153,6 +158,8 @@ func (r *Remote) fail(ctx context.Context, err error) error {
 
 var errSilent = errors.New("the model server was silent for too long")
 
+var readBuffers = sync.Pool{New: func() any { return new([16 << 10]byte) }}
+
 // try makes one try, whose answer must start within limit; again says that
 // another one may help and harms nothing, after how long the server wants to be
 // left alone. When it returns, nothing of it runs on: its connection is closed.
@@ -172,9 +179,10 @@ func (r *Remote) try(ctx context.Context, limit time.Duration, body []byte, emit
 	}
 	rd := &reader{version: r.ep.Version, emit: emit}
 	var parser sse.Parser
-	buf := make([]byte, 16<<10)
+	buf := readBuffers.Get().(*[16 << 10]byte)
+	defer readBuffers.Put(buf) // the parser's events are copies
 	for !rd.done {
-		n, rerr := resp.Body.Read(buf)
+		n, rerr := resp.Body.Read(buf[:])
 		watch.Reset(r.retry.Try)
 		if err := parser.Feed(buf[:n], rd.event); err != nil {
 			return rd.out, false, 0, err
