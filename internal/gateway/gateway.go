@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -20,18 +21,28 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
 )
 
-func (g *Gateway) routes() *http.ServeMux {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/proxy/rollout/{id}/attempt/{attempt}/mode/{mode}/{path...}", func(w http.ResponseWriter, r *http.Request) {
-		g.serve(w, r, path{rollout: fulgur.RolloutID(r.PathValue("id")), attempt: fulgur.AttemptID(r.PathValue("attempt")),
-			mode: fulgur.Mode(r.PathValue("mode"))}, r.PathValue("path"))
-	})
-	mux.HandleFunc("/{path...}", func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, path{}, r.PathValue("path")) })
-	return mux
+// split takes a request's path apart: what it says of whose call it is, and what is
+// left. Each segment is unescaped by itself, so that an id may have a slash.
+func split(u *url.URL) (p path, sub string) {
+	all := u.EscapedPath()
+	if rest, ok := strings.CutPrefix(all, "/proxy/rollout/"); ok {
+		if s := strings.SplitN(rest, "/", 6); len(s) == 6 && s[1] == "attempt" && s[3] == "mode" {
+			return path{rollout: fulgur.RolloutID(unescape(s[0])), attempt: fulgur.AttemptID(unescape(s[2])), mode: fulgur.Mode(unescape(s[4]))}, unescape(s[5])
+		}
+	}
+	return path{}, unescape(strings.TrimPrefix(all, "/"))
 }
 
-// serve answers one request; sub is its path below the prefix.
-func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, p path, sub string) {
+func unescape(s string) string {
+	if plain, err := url.PathUnescape(s); err == nil {
+		return plain
+	}
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p, sub := split(r.URL) // sub is the path below the prefix
 	at := g.paths.find(sub, r.Header)
 	p.v1 = p.rollout != "" && at.v1
 	look := r.Method == http.MethodGet || r.Method == http.MethodHead

@@ -153,7 +153,6 @@ func (o Options) defaults() Options {
 type Gateway struct {
 	o        Options
 	paths    *paths
-	mux      *http.ServeMux
 	gates    *gates
 	attempts *attempts
 	retries  *retries
@@ -173,12 +172,8 @@ func New(o Options) *Gateway {
 		router: router{table: route.New(o.Route)}}
 	g.attempts, g.retries = newAttempts(o.Records), newRetries(&o)
 	g.began = time.Now()
-	g.mux = g.routes()
 	return g
 }
-
-// ServeHTTP implements http.Handler.
-func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.mux.ServeHTTP(w, r) }
 
 // Handler returns the gateway as a handler.
 func (g *Gateway) Handler() http.Handler { return g }

@@ -238,7 +238,7 @@ func (in *interp) loop(n *forNode, over Value, sc *scope, out *buffer, depth int
 			break
 		}
 	}
-	if len(items) == 0 {
+	if len(items) == 0 && len(n.orElse) > 0 {
 		in.execBlock(n.orElse, &scope{parent: sc}, out)
 	}
 }

@@ -34,7 +34,23 @@ func (s *Str) String() string { return s.s }
 
 var emptyStr = &Str{}
 
-func text(s string) *Str { return &Str{s: s} }
+// usual are strings of the environment that are in every conversation: a Str is never
+// changed, so that one of each will do.
+var usual = func() map[string]*Str {
+	out := map[string]*Str{}
+	for _, s := range []string{"role", "content", "tool_calls", "tool_call_id", "id", "type", "function", "name", "arguments",
+		"system", "developer", "user", "assistant", "tool", "messages", "tools", "documents", "add_generation_prompt"} {
+		out[s] = &Str{s: s}
+	}
+	return out
+}()
+
+func text(s string) *Str {
+	if t := usual[s]; t != nil {
+		return t
+	}
+	return &Str{s: s}
+}
 
 // allOf returns a string that is data as a whole if any of the given is: for
 // what has been changed so that one can't follow which byte went where.

@@ -168,12 +168,17 @@ func (m *memory) add(o *call.Order, k Known) {
 
 func (m *memory) countLocked(k Known, sign int) {
 	m.count += sign
-	n := 4 * (len(k.PromptIDs) + len(k.SampledIDs))
-	for _, msg := range append(k.Messages[:len(k.Messages):len(k.Messages)], k.Reply) {
-		n += len(msg.Content) + len(msg.Reasoning) + 128
-		for _, c := range msg.ToolCalls {
-			n += len(c.Arguments) + 64
-		}
+	n := 4*(len(k.PromptIDs)+len(k.SampledIDs)) + sizeOf(&k.Reply)
+	for i := range k.Messages {
+		n += sizeOf(&k.Messages[i])
 	}
 	m.bytes += sign * n
+}
+
+func sizeOf(m *fulgur.Message) int {
+	n := len(m.Content) + len(m.Reasoning) + 128
+	for i := range m.ToolCalls {
+		n += len(m.ToolCalls[i].Arguments) + 64
+	}
+	return n
 }
