@@ -168,7 +168,11 @@ type Straggler struct {
 // The defaults of the asynchronous modes.
 const (
 	DefaultMeanStaleness = 4
-	DefaultMaxStaleness  = 16
+	// DefaultMaxStaleness binds where it must: with log-normal lengths no group
+	// gets older than 14 versions at the default mean, and where tools of some
+	// rollouts take sixty times as long (fulgur sim cpu-pareto) a bound of 16 makes
+	// every step wait for one of them, 6.7 s in place of 3.5.
+	DefaultMaxStaleness = 40
 )
 
 // Config of a schedule.
