@@ -90,12 +90,7 @@ func accept(ctx context.Context, t *talk, g engine.Generator, o options) (accept
 		return s, err
 	}
 	var err error
-	if a.Mix, err = measure("the mix", func(i int) int {
-		if i%10 < oneEventIn10 {
-			return 1
-		}
-		return 2
-	}); err != nil {
+	if a.Mix, err = measure("the mix", mixed); err != nil {
 		return a, err
 	}
 	for n := 1; n <= 4; n++ {

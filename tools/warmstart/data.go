@@ -45,19 +45,24 @@ type problem struct {
 // split are the datasets of the example.
 type split struct{ train, val, test []*story }
 
-// newSplit draws the datasets. No question is in two of them. In validation and
-// test every other problem of two events has a held-out pair; training takes
-// what comes.
-func newSplit(seed uint64) split {
+// mixed is the example's mix: how many events the i-th problem has.
+func mixed(i int) int {
+	if i%10 < oneEventIn10 {
+		return 1
+	}
+	return 2
+}
+
+// newSplit draws the datasets; events says how many events the i-th problem of
+// one has. No question is in two of them. In validation and test every other
+// problem of several events has a held-out pair; training takes what comes.
+func newSplit(seed uint64, events func(i int) int) split {
 	used := map[string]bool{}
 	draw := func(r *rand.Rand, n int, balanced bool) (out []*story) {
 		for i := range n {
-			events := 2
-			if i%10 < oneEventIn10 {
-				events = 1
-			}
-			s := newStory(r, events, func(s *story) bool {
-				return !used[s.question] && (!balanced || events == 1 || heldOut(s.kinds) == (i%2 == 0))
+			n := events(i)
+			s := newStory(r, n, func(s *story) bool {
+				return !used[s.question] && (!balanced || n == 1 || heldOut(s.kinds) == (i%2 == 0))
 			})
 			used[s.question] = true
 			out = append(out, s)

@@ -29,10 +29,11 @@ func main() {
 	seed := flag.Uint64("seed", 1, "seed of everything that is random")
 	steps := flag.Int("steps", standard.steps, "steps of training; a model that fails its test goes to -out with -refused behind")
 	only := flag.String("only", "", "data: make the data and stop; test: test the model that lies in -out")
+	events := flag.Int("events", 0, "with -only data: how many events each problem has, 1 to 4; 0: the calc example's mix of one and two")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	o := options{model: *out, data: *data, seed: *seed, recipe: standard, problems: acceptProblems, only: *only}
+	o := options{model: *out, data: *data, seed: *seed, recipe: standard, problems: acceptProblems, only: *only, events: *events}
 	o.recipe.steps = *steps
 	if err := o.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "warmstart:", err)
@@ -46,6 +47,7 @@ type options struct {
 	recipe      recipe
 	problems    int // of each measurement
 	only        string
+	events      int // of each problem; 0: mixed
 	quiet       bool
 }
 
@@ -56,7 +58,14 @@ func (o options) print(format string, args ...any) {
 }
 
 func (o options) run(ctx context.Context) error {
-	problems := newSplit(o.seed)
+	mix := mixed
+	if o.events != 0 {
+		if o.only != "data" || o.events < 1 || o.events > 4 {
+			return fmt.Errorf("-events %d: 1 to 4, and with -only data alone: the model's own data are the mix", o.events)
+		}
+		mix = func(int) int { return o.events }
+	}
+	problems := newSplit(o.seed, mix)
 	switch o.only {
 	case "", "data":
 		if err := problems.write(o.data); err != nil {

@@ -52,7 +52,7 @@ func TestAThirdOfThePairsIsHeldOut(t *testing.T) {
 }
 
 func TestTheSplitKeepsMeasuredQuestionsApart(t *testing.T) {
-	s := newSplit(1)
+	s := newSplit(1, mixed)
 	measured := s.measured()
 	if len(measured) != valRows+testRows || len(s.train) != trainRows {
 		t.Fatalf("%d measured, %d to train on", len(measured), len(s.train))
@@ -78,7 +78,7 @@ func TestTheSplitKeepsMeasuredQuestionsApart(t *testing.T) {
 	if two := testRows * 7 / 10; held < two*2/5 || held > two*3/5 {
 		t.Errorf("%d of %d two-event problems have a held-out pair", held, two)
 	}
-	if again := newSplit(1); !slices.EqualFunc(again.train, s.train, func(a, b *story) bool { return a.question == b.question }) {
+	if again := newSplit(1, mixed); !slices.EqualFunc(again.train, s.train, func(a, b *story) bool { return a.question == b.question }) {
 		t.Error("the same seed gives other data")
 	}
 }
@@ -205,7 +205,7 @@ Answer: 17<|im_end|>`
 }
 
 func TestTheSameStepsGiveTheSameBytes(t *testing.T) {
-	problems := newSplit(1)
+	problems := newSplit(1, mixed)
 	_, files := newTestTalk(t)
 	var first [2][]byte
 	for i := range first {
