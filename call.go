@@ -63,6 +63,7 @@ const (
 	UntrainableSampling  = "off_contract"         // sampled with parameters the run does not train on
 	UntrainableLate      = "late"                 // its attempt had ended, or was followed by another, before the call had
 	UntrainableAuxiliary = "auxiliary"            // not the agent's own conversation
+	UntrainableIDs       = "bad_token_ids"        // ids that the model's vocabulary does not have
 	UntrainableFrozen    = "frozen_model"         // another model than the policy answered
 )
 
@@ -132,4 +133,8 @@ type Sample struct {
 	LogProbs []float32       `json:"log_probs"` // at sampling; 0 where not sampled
 	Versions []PolicyVersion `json:"versions"`  // -1 where not sampled
 	Calls    []CallID        `json:"calls"`     // in order
+	// Experts are those that a mixture of experts chose in the pass that sampled,
+	// or would have sampled, the token (its input was the one before): layer by
+	// layer; nil where that is not on record. Absent if no call has any.
+	Experts [][]uint16 `json:"routed_experts,omitempty"`
 }
