@@ -13,40 +13,49 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
-// minibatch is what one optimizer step trains on.
+// minibatch is what one optimizer step trains on: training sequences as the engine
+// takes them, and the same as the loss sees them.
 type minibatch struct {
-	data     []engine.Datum
-	rollouts int // R: unmasked ones, with advantage 0 too
-	live     int // those with an advantage and a token to train
+	data     []engine.Datum // their advantages, masks and old log probs are set by prepare
+	rows     []loss.Row
+	older    []bool // per row: an earlier policy than the one at the start of the step sampled some of it
+	rollouts int    // R: unmasked ones, with advantage 0 too
+	live     int    // those with something to train
 	tokens   int
 	samples  int
-	older    []bool // per datum: an earlier policy than the one at the start of the step sampled some of it
+}
+
+func (b *minibatch) add(d engine.Datum, r loss.Row, older bool) {
+	b.data, b.rows, b.older = append(b.data, d), append(b.rows, r), append(b.older, older)
 }
 
 // assign writes advantages into the lines of a step's rollouts.
-func assign(e advantage.Estimator, rollouts []ended) (advantage.Result, error) {
+func assign(e advantage.Estimator, o Objective, rollouts []ended) (advantage.Result, error) {
 	members := make([]advantage.Member, len(rollouts))
 	for i := range rollouts {
 		l := &rollouts[i].line
-		members[i] = advantage.Member{Group: string(l.Group), Masked: l.Masked != "" || l.Reward == nil, Tokens: l.Sampled}
+		members[i] = advantage.Member{Group: string(l.Group), Masked: l.Masked != "" || l.Reward == nil, Tokens: l.Sampled, Class: string(l.Class)}
 		if l.Reward != nil {
 			members[i].Reward = *l.Reward
 		}
 	}
-	r, err := advantage.Compute(e, members)
+	for i := range rollouts {
+		rollouts[i].score(&members[i], o)
+	}
+	r, err := advantage.Compute(e, members, o.Discount)
 	if err != nil {
 		return r, fulgur.E(fulgur.KindInvalid, "compute advantages", err.Error(), nil)
 	}
 	for i, a := range r.Advantages {
-		rollouts[i].line.Advantage = a
+		rollouts[i].line.Advantage, rollouts[i].advantages = a, r.Calls[i]
 	}
 	return r, nil
 }
 
-// split cuts a step's unmasked rollouts into mini-batches of whole rollouts, in a
+// split cuts a step's rollouts that train into mini-batches of whole rollouts, in a
 // shuffled order that is a function of the seed, and weighs their tokens. The
 // rollouts come in the order in which they were asked for, which no crash changes.
-func split(rollouts []ended, parts int, seed uint64, current fulgur.PolicyVersion) []minibatch {
+func split(rollouts []ended, parts int, seed uint64, current fulgur.PolicyVersion, o Objective) ([]minibatch, error) {
 	var unmasked []int
 	for i := range rollouts {
 		if !rollouts[i].masked() {
@@ -58,21 +67,68 @@ func split(rollouts []ended, parts int, seed uint64, current fulgur.PolicyVersio
 	for k := range parts {
 		part := order[k*len(order)/parts : (k+1)*len(order)/parts]
 		m := minibatch{rollouts: len(part)}
+		total := loss.Totals{Rollouts: len(part), Constant: o.Constant}
 		for _, j := range part {
 			e := &rollouts[unmasked[j]]
-			e.line.Weight = loss.Weight(e.line.Advantage, e.line.Sampled, m.rollouts)
-			if e.line.Weight == 0 || e.line.Trained == 0 {
-				continue
-			}
-			m.live++
-			m.tokens += e.line.Trained
-			m.samples += len(e.built.Samples)
-			for _, s := range e.built.Samples {
-				m.data = append(m.data, datum(s, e.line.Weight))
-				m.older = append(m.older, older(s, current))
+			total.Tokens += e.line.Sampled
+			total.Sequences += len(e.built.Samples)
+		}
+		for _, j := range part {
+			if err := m.take(&rollouts[unmasked[j]], unmasked[j], total, current, o); err != nil {
+				return nil, err
 			}
 		}
 		out = append(out, m)
+	}
+	return out, nil
+}
+
+// take adds a rollout's samples, if it has something to train: an advantage, or a
+// pull towards the reference policy.
+func (b *minibatch) take(e *ended, index int, total loss.Totals, current fulgur.PolicyVersion, o Objective) error {
+	flat := e.line.Advantage == 0 && !slices.ContainsFunc(e.advantages, func(a float64) bool { return a != 0 })
+	if e.line.Trained == 0 || flat && !o.KL.inLoss() {
+		return nil
+	}
+	b.live++
+	b.tokens += e.line.Trained
+	b.samples += len(e.built.Samples)
+	for k, s := range e.built.Samples {
+		d := datum(s)
+		trained := 0
+		for _, m := range d.Mask {
+			trained += int(m)
+		}
+		w, err := loss.Coefficient(o.Aggregate, total, e.line.Sampled, trained)
+		if err != nil {
+			return fulgur.E(fulgur.KindInvalid, "weigh a step's tokens", err.Error(), nil)
+		}
+		if k == 0 {
+			e.line.Weight = e.line.Advantage * w
+		}
+		r := loss.Row{Rollout: index, Mask: d.Mask, Sampled: d.OldLogProbs, Coefficient: w, Advantages: e.perToken(s, len(d.Mask))}
+		b.add(d, r, older(s, current))
+	}
+	return nil
+}
+
+// perToken returns the advantage of each target of a sample: the rollout's, or that
+// of the call that sampled it.
+func (e *ended) perToken(s fulgur.Sample, n int) []float64 {
+	out := make([]float64, n)
+	for j := range out {
+		out[j] = e.line.Advantage
+	}
+	if e.advantages == nil {
+		return out
+	}
+	for k, c := range e.calls {
+		if !slices.Contains(s.Calls, c.id) {
+			continue
+		}
+		for j := c.at; j < c.at+c.n && j-1 < n; j++ {
+			out[j-1] = e.advantages[k]
+		}
 	}
 	return out
 }
@@ -89,16 +145,15 @@ func older(s fulgur.Sample, current fulgur.PolicyVersion) bool {
 
 // datum shapes a sample for the engine: position i holds token i and predicts
 // token i+1. What lies behind the last trained token is left out.
-func datum(s fulgur.Sample, weight float64) engine.Datum {
+func datum(s fulgur.Sample) engine.Datum {
 	n := len(s.Tokens) - 1
 	for n > 0 && !s.Mask[n] {
 		n--
 	}
-	d := engine.Datum{Tokens: s.Tokens[:n], Targets: s.Tokens[1 : n+1], OldLogProbs: s.LogProbs[1 : n+1],
-		Advantages: make([]float32, n), Mask: make([]float32, n)}
+	d := engine.Datum{Tokens: s.Tokens[:n], Targets: s.Tokens[1 : n+1], OldLogProbs: s.LogProbs[1 : n+1], Mask: make([]float32, n)}
 	for i := range n {
 		if s.Mask[i+1] {
-			d.Mask[i], d.Advantages[i] = 1, float32(weight)
+			d.Mask[i] = 1
 		}
 	}
 	return d

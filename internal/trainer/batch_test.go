@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
 )
 
@@ -30,6 +31,20 @@ func rolloutOf(id int, advantage float64, pieces ...int) ended {
 	return e
 }
 
+// splitted splits as a run does by default, and prepares the engine's data.
+func splitted(t *testing.T, rollouts []ended, parts int, seed uint64) []minibatch {
+	t.Helper()
+	b, err := split(rollouts, parts, seed, 0, Objective{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := trainer{o: Options{Loss: engine.Loss{Name: engine.PPO}}}
+	if err := tr.prepare(t.Context(), 1, b, &measured{}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // mass sums the absolute weights of the tokens that a mini-batch trains.
 func mass(m minibatch) (total float64) {
 	for _, d := range m.data {
@@ -43,7 +58,7 @@ func mass(m minibatch) (total float64) {
 }
 
 func TestEachRolloutHasOneShareWhateverItsSplit(t *testing.T) { // AL-01
-	split1 := split([]ended{rolloutOf(0, 1, 50, 100), rolloutOf(1, -1, 30, 30, 30), rolloutOf(2, 1, 40)}, 1, 0, 0)
+	split1 := splitted(t, []ended{rolloutOf(0, 1, 50, 100), rolloutOf(1, -1, 30, 30, 30), rolloutOf(2, 1, 40)}, 1, 0)
 	if len(split1) != 1 || len(split1[0].data) != 6 || math.Abs(mass(split1[0])-1) > 1e-6 {
 		t.Errorf("%d samples with mass %g, want 6 with mass 1", len(split1[0].data), mass(split1[0]))
 	}
@@ -52,7 +67,7 @@ func TestEachRolloutHasOneShareWhateverItsSplit(t *testing.T) { // AL-01
 		for i := range lengths {
 			lengths[i] = 60 / (pieces + 1)
 		}
-		b := split([]ended{rolloutOf(0, 2, lengths...), rolloutOf(1, 0, 7)}, 1, 0, 0)
+		b := splitted(t, []ended{rolloutOf(0, 2, lengths...), rolloutOf(1, 0, 7)}, 1, 0)
 		if got := mass(b[0]); math.Abs(got-1) > 1e-6 { // |A|/R = 2/2: the rollout without advantage counts in R
 			t.Errorf("%d pieces: mass %g, want 1", pieces+1, got)
 		}
@@ -62,7 +77,7 @@ func TestEachRolloutHasOneShareWhateverItsSplit(t *testing.T) { // AL-01
 func TestMaskedTokensAreNotMadeUpByTheRest(t *testing.T) {
 	e := rolloutOf(0, 1, 10)
 	e.line.Sampled = 40 // 30 more were sampled by calls that do not train
-	b := split([]ended{e}, 1, 0, 0)
+	b := splitted(t, []ended{e}, 1, 0)
 	if got := mass(b[0]); math.Abs(got-0.25) > 1e-6 {
 		t.Errorf("mass %g, want a quarter", got)
 	}
@@ -85,7 +100,7 @@ func TestMinibatchesAreWholeRolloutsAndAsManyAsAskedFor(t *testing.T) { // AL-08
 			}
 		}
 		parts := 1 + r.IntN(4)
-		batches := split(rollouts, parts, seed, 0)
+		batches := splitted(t, rollouts, parts, seed)
 		if len(batches) != parts {
 			t.Fatalf("%d mini-batches, want %d", len(batches), parts)
 		}
@@ -104,7 +119,7 @@ func TestMinibatchesAreWholeRolloutsAndAsManyAsAskedFor(t *testing.T) { // AL-08
 			t.Fatalf("%d rollouts in mini-batches, want %d", total, len(rollouts)-masked)
 		}
 		// The same seed cuts the same way.
-		again := split(rollouts, parts, seed, 0)
+		again := splitted(t, rollouts, parts, seed)
 		for i := range batches {
 			if batches[i].rollouts != again[i].rollouts || mass(batches[i]) != mass(again[i]) {
 				t.Fatal("split is not a function of its arguments")
@@ -115,9 +130,9 @@ func TestMinibatchesAreWholeRolloutsAndAsManyAsAskedFor(t *testing.T) { // AL-08
 
 func TestDatumPredictsTheNextToken(t *testing.T) {
 	s := fulgur.Sample{Tokens: []int32{1, 2, 3, 4, 5}, Mask: []bool{false, false, true, true, false}, LogProbs: []float32{0, 0, -3, -4, 0}}
-	d := datum(s, 0.5)
+	d := datum(s)
 	if !slices.Equal(d.Tokens, []int32{1, 2, 3}) || !slices.Equal(d.Targets, []int32{2, 3, 4}) || !slices.Equal(d.Mask, []float32{0, 1, 1}) ||
-		!slices.Equal(d.Advantages, []float32{0, 0.5, 0.5}) || !slices.Equal(d.OldLogProbs, []float32{0, -3, -4}) {
+		!slices.Equal(d.OldLogProbs, []float32{0, -3, -4}) {
 		t.Errorf("got %+v", d)
 	}
 }

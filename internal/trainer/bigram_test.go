@@ -11,6 +11,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/trainer/loss"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
@@ -26,6 +27,8 @@ type bigram struct {
 
 	Weights, M, V, grad []float64
 	Steps               int64
+	frozen              []float64
+	forwards            int
 	failLoss            bool    // the next loss is NaN
 	skew                float64 // added to the log probs that are sampled: those of other weights
 }
@@ -52,17 +55,32 @@ func (b *bigram) row(table []float64, token int32) []float64 {
 }
 
 func (b *bigram) Info(context.Context) (engine.Info, error) {
-	return engine.Info{Name: "bigram", VocabSize: b.vocab, ContextLength: 64, Temperature1: true}, nil
+	return engine.Info{Name: "bigram", VocabSize: b.vocab, ContextLength: 64, Temperature1: true,
+		Losses: []string{engine.CrossEntropy, engine.ImportanceSampling, engine.PPO, engine.CISPO}}, nil
 }
 
 func (b *bigram) Forward(_ context.Context, data []engine.Datum) ([][]float32, error) {
+	b.forwards++
+	return b.logProbs(b.Weights, data), nil
+}
+
+func (b *bigram) logProbs(table []float64, data []engine.Datum) [][]float32 {
 	out := make([][]float32, len(data))
 	for i, d := range data {
 		for j, token := range d.Tokens {
-			out[i] = append(out[i], float32(logSoftmax(b.row(b.Weights, token))[d.Targets[j]]))
+			out[i] = append(out[i], float32(logSoftmax(b.row(table, token))[d.Targets[j]]))
 		}
 	}
-	return out, nil
+	return out
+}
+
+func (b *bigram) Freeze(context.Context) error {
+	b.frozen = slices.Clone(b.Weights)
+	return nil
+}
+
+func (b *bigram) ForwardFrozen(_ context.Context, data []engine.Datum) ([][]float32, error) {
+	return b.logProbs(b.frozen, data), nil
 }
 
 func (b *bigram) ForwardBackward(_ context.Context, data []engine.Datum, l engine.Loss) (engine.Result, error) {
@@ -74,24 +92,28 @@ func (b *bigram) ForwardBackward(_ context.Context, data []engine.Datum, l engin
 				continue
 			}
 			lp := logSoftmax(b.row(b.Weights, token))
-			a, x := float64(d.Advantages[j]), lp[d.Targets[j]]
+			x := lp[d.Targets[j]]
 			logps[j] = float32(x)
-			delta := x - float64(d.OldLogProbs[j])
-			q := math.Exp(delta)
-			clipped := min(max(q, 1-l.ClipLow), 1+l.ClipHigh)
-			r.Loss -= min(q*a, clipped*a)
-			r.KL -= delta
+			old := 0.0
+			if l.Name != engine.CrossEntropy {
+				old = float64(d.OldLogProbs[j])
+				r.KL += old - x
+			}
+			term, err := loss.PerToken(l.Name, x, old, float64(d.Advantages[j]), loss.Clip{Low: l.ClipLow, High: l.ClipHigh})
+			if err != nil {
+				return r, err
+			}
+			r.Loss += term.Loss
 			r.Tokens++
-			if q*a > clipped*a {
+			if term.Clipped {
 				r.Clipped++
-				continue
 			}
 			for k, y := range lp {
 				g := math.Exp(y)
 				if int32(k) == d.Targets[j] {
 					g--
 				}
-				b.grad[int(token)*b.vocab+k] += q * a * g
+				b.grad[int(token)*b.vocab+k] -= term.Grad * g
 			}
 		}
 		r.LogProbs = append(r.LogProbs, logps)
@@ -180,5 +202,5 @@ func (b *bigram) Generate(ctx context.Context, req engine.GenerateRequest, _ fun
 	return g, nil
 }
 
-var _ engine.Engine = (*bigram)(nil)
+var _ engine.Freezer = (*bigram)(nil)
 var _ engine.Generator = (*bigram)(nil)

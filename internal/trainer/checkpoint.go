@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
@@ -35,9 +36,27 @@ type State struct {
 	Streak     int                  `json:"streak"` // validations in a row that reached the stop score
 	Reached    bool                 `json:"reached"`
 	Zeros      int                  `json:"zeros"` // steps in a row without any reward
+	// Branches are the points from which asynchronous training went on after a
+	// process had died: what was sampled behind one, before that time, is of a
+	// policy that this run's history does not have.
+	Branches []branch `json:"branches,omitempty"`
 	// Pending is what was measured at Cursor.Step and is not yet in the metrics
 	// files; it is written together with what still belongs to that step.
 	Pending *pending `json:"pending,omitempty"`
+}
+
+type branch struct {
+	Version fulgur.PolicyVersion `json:"version"`
+	At      time.Time            `json:"at"`
+}
+
+// lost says whether a call was sampled by a policy that was lost in a crash.
+func (s *State) lost(c *fulgur.Call) bool {
+	last := c.Version()
+	for _, span := range c.Spans {
+		last = max(last, span.Version)
+	}
+	return slices.ContainsFunc(s.Branches, func(b branch) bool { return last > b.Version && c.StartedAt.Before(b.At) })
 }
 
 type pending struct {

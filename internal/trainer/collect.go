@@ -28,6 +28,14 @@ type ended struct {
 	ask
 	line  RolloutLine
 	built sample.Built // of training rollouts
+	first int64        // policy version of its first sampled token; below 0: it has none
+
+	attempt     fulgur.AttemptID
+	calls       []callAt      // its own, where they may differ in advantage
+	callRewards []float64     // of these; nil: none
+	advantages  []float64     // of these; nil: the line's counts for all
+	penalty     float64       // taken off the reward
+	recorded    []fulgur.Call // under compat v1, whose rows are made of a whole batch
 }
 
 func (e *ended) masked() bool { return e.line.Masked != "" }
@@ -37,6 +45,7 @@ const (
 	maskInfrastructure = "infrastructure"
 	maskGrader         = "grader_failed"
 	maskNotFinite      = "reward_not_finite"
+	maskFiltered       = "filtered" // with its group; the filter's reason follows
 )
 
 // spec is what creates the ask's rollout. Its seed is a function of the run's
@@ -65,140 +74,206 @@ func (t *trainer) spec(a ask) fulgur.RolloutSpec {
 	}
 }
 
-// collect creates the rollouts, waits until all have ended, grades each as it
-// ends, and returns them in the order of the asks.
-func (t *trainer) collect(ctx context.Context, step int64, asks []ask) ([]ended, error) {
-	if t.adopting {
-		if err := t.adopt(ctx, asks); err != nil {
-			return nil, err
-		}
-	}
-	specs := make([]fulgur.RolloutSpec, len(asks))
-	for i, a := range asks {
-		specs[i] = t.spec(a)
-	}
-	seq, err := again(ctx, func() (fulgur.Seq, error) { return t.o.Store.Head(ctx) })
-	if err != nil {
-		return nil, err
-	}
-	rollouts, err := again(ctx, func() ([]fulgur.Rollout, error) { return t.o.Store.CreateRollouts(ctx, specs) })
-	if err != nil {
-		return nil, err
-	}
-	c := &collecting{step: step, asks: asks, out: make([]ended, len(asks)), pending: make(map[fulgur.RolloutID]int, len(asks))}
-	for i, r := range rollouts {
-		c.pending[r.ID] = i
-		if r.State.Terminal() {
-			c.over = append(c.over, r.ID)
-		}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	return c.out, t.await(ctx, c, t.watch(ctx, seq))
-}
-
 const (
 	// atOnce is how many ended rollouts are read and graded in one go: a request
 	// for each costs more than the reading. They wait for one another while
-	// others still run, for readWithin at most.
-	atOnce     = 32
-	readWithin = 250 * time.Millisecond
+	// others still run, for readWithin at most, or less where each group that is
+	// complete may start a step.
+	atOnce          = 32
+	readWithin      = 250 * time.Millisecond
+	readWithinAsync = 50 * time.Millisecond
 	// takenWithin is how long a warning waits that no controller takes a rollout up.
 	takenWithin = 10 * time.Second
 )
 
-// collecting is a collect under way.
-type collecting struct {
-	step    int64
-	asks    []ask
-	out     []ended
-	pending map[fulgur.RolloutID]int // index of what has not been read
-	over    []fulgur.RolloutID       // of these, what has ended
-	done    int
-	taken   bool // a controller has taken one up
+// batch is what is waited for as a whole: an evaluation, or a group.
+type batch struct {
+	step  int64
+	asks  []ask
+	out   []ended // in the order of the asks
+	left  int
+	group *schedule.Group // nil: an evaluation
+	why   string          // a filter does not want it
 }
 
-// heard notes what has ended.
-func (c *collecting) heard(changes []fulgur.Change) {
-	for _, ch := range changes {
-		c.taken = c.taken || ch.Kind != fulgur.ChangeRun && ch.State != fulgur.Queuing
-		if _, ok := c.pending[ch.Rollout]; ok && ch.State.Terminal() && !slices.Contains(c.over, ch.Rollout) {
-			c.over = append(c.over, ch.Rollout)
-		}
-	}
+// desk keeps all rollouts that were created and not read.
+type desk struct {
+	watch   <-chan heard
+	pending map[fulgur.RolloutID]place
+	over    []fulgur.RolloutID // of these, what has ended
+	taken   bool               // a controller has taken one up
 }
 
-// await reads and grades until nothing is pending.
-func (t *trainer) await(ctx context.Context, c *collecting, watch <-chan heard) error {
-	due := time.NewTimer(readWithin)
-	defer due.Stop()
-	untaken := time.NewTimer(takenWithin)
-	defer untaken.Stop()
-	late := true
-	for len(c.pending) > 0 {
-		if n := len(c.over); n > 0 && (late || n >= atOnce || n == len(c.pending)) {
-			if err := t.read(ctx, c); err != nil {
-				return err
-			}
-			due.Reset(readWithin)
-			late = false
-			continue
+// place is where in a batch a rollout belongs.
+type place struct {
+	*batch
+	i int
+}
+
+// create creates the rollouts of batches. What an earlier process of this run
+// asked for behind the checkpoint is there already: one that is as if nothing had
+// happened is used, another one is asked for again under the next id.
+func (t *trainer) create(ctx context.Context, batches ...*batch) error {
+	if t.desk.watch == nil {
+		seq, err := again(ctx, func() (fulgur.Seq, error) { return t.o.Store.Head(ctx) })
+		if err != nil {
+			return err
 		}
-		select {
-		case h := <-watch:
-			if h.err != nil {
-				return h.err
-			}
-			if h.changes == nil {
-				t.warn(c.step, "waiting", "nothing has happened for %s; %d rollouts of step %d have not ended. Does a controller run, and do the agents reach the gateway?", t.o.Patience, len(c.pending), c.step)
-			}
-			c.heard(h.changes)
-		case <-due.C:
-			late = true
-		case <-untaken.C:
-			if !c.taken {
-				t.warn(c.step, "waiting", "no controller has taken a rollout up within %s: does one run? (fulgur controller RUN.yaml --server URL)", takenWithin)
-			}
-		case <-ctx.Done():
-		}
-		if err := ctx.Err(); err != nil {
-			return fulgur.E(fulgur.KindCanceled, "train", "stopped", err)
+		t.desk.watch, t.desk.pending = t.watch(ctx, seq), map[fulgur.RolloutID]place{}
+	}
+	var places []place
+	for _, b := range batches {
+		b.out, b.left = make([]ended, len(b.asks)), len(b.asks)
+		for i := range b.asks {
+			places = append(places, place{b, i})
 		}
 	}
-	if err := ctx.Err(); err != nil { // asked to stop while the last were read
-		return fulgur.E(fulgur.KindCanceled, "train", "stopped", err)
+	for len(places) > 0 {
+		specs := make([]fulgur.RolloutSpec, len(places))
+		for k, p := range places {
+			specs[k] = t.spec(p.asks[p.i])
+		}
+		rollouts, err := again(ctx, func() ([]fulgur.Rollout, error) { return t.o.Store.CreateRollouts(ctx, specs) })
+		if err != nil {
+			return err
+		}
+		var anew []place
+		for k, p := range places {
+			r := rollouts[k]
+			if r.State.Terminal() { // what still ran when this process began was ended then
+				ok, err := t.usable(ctx, p.asks[p.i], r)
+				if err != nil {
+					return err
+				}
+				if !ok {
+					p.asks[p.i].key.Refill++
+					anew = append(anew, p)
+					continue
+				}
+				t.desk.over = append(t.desk.over, r.ID)
+			}
+			t.desk.pending[r.ID] = p
+		}
+		places = anew
 	}
 	return nil
 }
 
-// read takes what has ended in, and gives it its rewards.
-func (t *trainer) read(ctx context.Context, c *collecting) error {
-	ids := c.over[:min(len(c.over), atOnce)]
+// collect creates the rollouts, waits until all have ended, grades each as it
+// ends, and returns them in the order of the asks. Groups that complete meanwhile
+// are told to the schedule.
+func (t *trainer) collect(ctx context.Context, step int64, asks []ask) ([]ended, error) {
+	b := &batch{step: step, asks: asks}
+	if err := t.create(ctx, b); err != nil {
+		return nil, err
+	}
+	return b.out, t.await(ctx, step, t.asynchronous(), func() bool { return b.left == 0 })
+}
+
+// await reads and grades what ends, until done. With asking, the groups that the
+// schedule asks for are created meanwhile.
+func (t *trainer) await(ctx context.Context, step int64, asking bool, done func() bool) error {
+	within := readWithin
+	if t.asynchronous() {
+		within = readWithinAsync
+	}
+	due, untaken, quiet := time.NewTimer(within), time.NewTimer(takenWithin), time.NewTimer(t.o.Patience)
+	defer due.Stop()
+	defer untaken.Stop()
+	defer quiet.Stop()
+	d := &t.desk
+	for late := true; ; {
+		if asking {
+			if err := t.createAsked(ctx); err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return fulgur.E(fulgur.KindCanceled, "train", "stopped", err)
+		}
+		if done() {
+			return nil
+		}
+		if n := len(d.over); n > 0 && (late || n >= atOnce || n == len(d.pending)) {
+			if err := t.read(ctx); err != nil {
+				return err
+			}
+			due.Reset(within)
+			late = false
+			continue
+		}
+		select {
+		case h := <-d.watch:
+			if h.err != nil {
+				return h.err
+			}
+			if len(h.changes) > 0 {
+				quiet.Reset(t.o.Patience)
+			}
+			d.heard(h.changes)
+		case <-due.C:
+			late = true
+			if err := t.tick(ctx); err != nil {
+				return err
+			}
+			due.Reset(within)
+		case <-untaken.C:
+			if !d.taken {
+				t.warn(step, "waiting", "no controller has taken a rollout up within %s: does one run? (fulgur controller RUN.yaml --server URL)", takenWithin)
+			}
+		case <-quiet.C:
+			t.warn(step, "waiting", "nothing has happened for %s; %d rollouts have not ended. Does a controller run, and do the agents reach the gateway?", t.o.Patience, len(d.pending))
+			quiet.Reset(t.o.Patience)
+		case <-ctx.Done():
+		}
+	}
+}
+
+// heard notes what has ended.
+func (d *desk) heard(changes []fulgur.Change) {
+	for _, ch := range changes {
+		d.taken = d.taken || ch.Kind != fulgur.ChangeRun && ch.State != fulgur.Queuing
+		if _, ok := d.pending[ch.Rollout]; ok && ch.State.Terminal() && !slices.Contains(d.over, ch.Rollout) {
+			d.over = append(d.over, ch.Rollout)
+		}
+	}
+}
+
+// read takes what has ended in, gives it its rewards, and tells the schedule.
+func (t *trainer) read(ctx context.Context) error {
+	d := &t.desk
+	ids := d.over[:min(len(d.over), atOnce)]
 	records, err := again(ctx, func() ([]fulgur.Record, error) { return t.o.Store.Records(ctx, ids) })
 	if err != nil {
 		return err
 	}
 	var rewards []fulgur.Reward
 	for k, id := range ids {
-		i := c.pending[id]
-		e, reward := t.finish(c.step, c.asks[i], records[k].Rollout, records[k].Calls)
+		p := d.pending[id]
+		e, reward := t.finish(p.step, p.asks[p.i], records[k].Rollout, records[k].Calls)
 		if reward != nil {
 			rewards = append(rewards, *reward)
 		}
-		c.out[i] = e
+		p.out[p.i] = e
 	}
 	if len(rewards) > 0 {
 		if _, err := again(ctx, func() (struct{}, error) { return struct{}{}, t.o.Store.SetRewards(ctx, rewards) }); err != nil {
 			return err
 		}
 	}
+	d.over = d.over[len(ids):]
 	for _, id := range ids {
-		i := c.pending[id]
-		delete(c.pending, id)
-		c.done++
-		t.o.Observer(Progress{Part: strings.TrimSuffix(c.asks[i].key.Part, greedySuffix), Step: c.step, Done: c.done, Total: len(c.asks)})
+		p := d.pending[id]
+		delete(d.pending, id)
+		p.left--
+		if p.group == nil {
+			t.o.Observer(Progress{Part: strings.TrimSuffix(p.asks[p.i].key.Part, greedySuffix), Step: p.step, Done: len(p.asks) - p.left, Total: len(p.asks)})
+			continue
+		}
+		if err := t.memberEnded(ctx, p.batch); err != nil {
+			return err
+		}
 	}
-	c.over = c.over[len(ids):]
 	return nil
 }
 
@@ -246,7 +321,13 @@ func (t *trainer) changes(ctx context.Context, after fulgur.Seq) ([]fulgur.Chang
 // finish grades an ended rollout and builds its samples.
 // The reward is nil if the record has it, or there is none.
 func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Call) (ended, *fulgur.Reward) {
-	e := ended{ask: a}
+	e := ended{ask: a, first: -1, attempt: r.LastAttempt}
+	if a.train && t.o.Objective.perCall() {
+		e.calls = ownCalls(calls)
+	}
+	if a.train && t.o.Objective.V1 {
+		e.recorded = calls
+	}
 	e.line = RolloutLine{Step: step, Part: a.key.Part, ID: r.ID, Group: r.Group, Row: a.row.Index,
 		Class: fulgur.OutcomeOK, Calls: len(calls), Version: t.state.Version, Seconds: r.UpdatedAt.Sub(r.CreatedAt).Seconds()}
 	if r.Outcome != nil {
@@ -257,6 +338,9 @@ func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Cal
 	reward := t.grade(&e.line, r, calls)
 	for i := range calls {
 		e.line.Sampled += len(calls[i].SampledIDs)
+	}
+	if a.train && t.asynchronous() {
+		e.versions(calls)
 	}
 	if a.train {
 		e.built = sample.Build(r.Group, calls, sample.Options{MaxTokens: t.maxTokens})
@@ -271,6 +355,30 @@ func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Cal
 		}
 	}
 	return e, reward
+}
+
+// versions notes which policies sampled a rollout (case AS-05).
+func (e *ended) versions(calls []fulgur.Call) {
+	last := fulgur.PolicyVersion(-1)
+	for i := range calls {
+		c := &calls[i]
+		if len(c.SampledIDs) == 0 {
+			continue
+		}
+		if v := int64(c.Version()); e.first < 0 || v < e.first {
+			e.first = v
+		}
+		last = max(last, c.Version())
+		for _, span := range c.Spans {
+			last = max(last, span.Version)
+		}
+	}
+	if e.first >= 0 {
+		e.line.Version = fulgur.PolicyVersion(e.first)
+		if last > e.line.Version {
+			e.line.Last = &last
+		}
+	}
 }
 
 // grade sets the line's reward, or why the rollout is masked, and returns what
@@ -310,42 +418,10 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 	return &fulgur.Reward{AttemptKey: fulgur.AttemptKey{Rollout: r.ID, Attempt: r.LastAttempt}, Value: *line.Reward, Source: "grader"}
 }
 
-// adopt looks for rollouts that an earlier process of this run asked for behind
-// the checkpoint. One that is as it would be if nothing had happened is used;
-// another one is ended and asked for again under the next id. When none is
-// found, none can come later.
-func (t *trainer) adopt(ctx context.Context, asks []ask) error {
-	found := false
-	for i := range asks {
-		for ; ; asks[i].key.Refill++ {
-			id := fulgur.NewRolloutID(asks[i].key)
-			r, err := again(ctx, func() (fulgur.Rollout, error) { return t.o.Store.Rollout(ctx, id) })
-			if fulgur.KindOf(err) == fulgur.KindNotFound {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			found = true
-			ok, err := t.usable(ctx, r)
-			if err != nil {
-				return err
-			}
-			if ok {
-				break
-			}
-			if err := t.supersede(ctx, r); err != nil {
-				return err
-			}
-		}
-	}
-	t.adopting = found
-	return nil
-}
-
 // usable says whether a rollout of an earlier process ended undisturbed under
-// the policy that is the current one.
-func (t *trainer) usable(ctx context.Context, r fulgur.Rollout) (bool, error) {
+// the policy that is the current one; in training, where steps overlap, under one
+// that the run's history has.
+func (t *trainer) usable(ctx context.Context, a ask, r fulgur.Rollout) (bool, error) {
 	if !r.State.Terminal() || r.LastAttempt != "0" || r.Outcome == nil || r.Outcome.Class == fulgur.OutcomeInfrastructure {
 		return false, nil
 	}
@@ -354,20 +430,26 @@ func (t *trainer) usable(ctx context.Context, r fulgur.Rollout) (bool, error) {
 		return false, err
 	}
 	disturbed := slices.ContainsFunc(records[0].Calls, func(c fulgur.Call) bool {
-		return c.Error != "" || len(c.SampledIDs) > 0 && c.Version() != t.state.Version
+		switch {
+		case c.Error != "":
+			return true
+		case len(c.SampledIDs) == 0:
+			return false
+		case !t.asynchronous():
+			return c.Version() != t.state.Version
+		}
+		return !a.train && c.Version() != t.state.Version || t.state.lost(&c)
 	})
 	return !disturbed, nil
 }
 
-func (t *trainer) supersede(ctx context.Context, r fulgur.Rollout) error {
-	if r.State.Terminal() {
-		return nil
-	}
+// end ends a rollout that is not wanted any more; one that has ended meanwhile
+// stays as it is.
+func (t *trainer) end(ctx context.Context, id fulgur.RolloutID, reason, message string) error {
 	_, err := again(ctx, func() (fulgur.Rollout, error) {
-		return t.o.Store.EndRollout(ctx, r.ID, fulgur.Outcome{Class: fulgur.OutcomeInfrastructure,
-			Reason: "superseded", Message: "the trainer was restarted while this rollout ran; it is asked for again"})
+		return t.o.Store.EndRollout(ctx, id, fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: reason, Message: message})
 	})
-	if fulgur.KindOf(err) == fulgur.KindConflict { // it ended in between
+	if fulgur.KindOf(err) == fulgur.KindConflict {
 		return nil
 	}
 	return err
@@ -382,7 +464,7 @@ func (t *trainer) supersedeOpen(ctx context.Context) error {
 			return err
 		}
 		for _, r := range page {
-			if err := t.supersede(ctx, r); err != nil {
+			if err := t.end(ctx, r.ID, "superseded", "the trainer was restarted while this rollout ran; it is asked for again"); err != nil {
 				return err
 			}
 		}

@@ -143,7 +143,7 @@ func Evaluate(ctx context.Context, o Options, r Request) (*Evaluation, error) {
 		return nil, err
 	}
 	defer release()
-	if err := t.publish(ctx, r.Version); err != nil {
+	if err := t.publish(ctx, r.Version, true); err != nil {
 		return nil, err
 	}
 	return t.evaluate(ctx, r.Part, r.Number, r.Rows)

@@ -94,23 +94,26 @@ func (t *Timing) add(o Timing) {
 
 // RolloutLine is what a run keeps of each rollout in rollouts.jsonl.
 type RolloutLine struct {
-	Step      int64                `json:"step"`
-	Part      string               `json:"part"` // "train", "val", "val-greedy", …
-	ID        fulgur.RolloutID     `json:"id"`
-	Group     fulgur.GroupID       `json:"group"`
-	Row       int                  `json:"row"`
-	Class     fulgur.OutcomeClass  `json:"class"`
-	Outcome   string               `json:"outcome,omitempty"` // the outcome's reason
-	Reward    *float64             `json:"reward"`            // null: none
-	Why       string               `json:"why,omitempty"`     // what the grader said
-	Masked    string               `json:"masked,omitempty"`  // why it neither trains nor votes
-	Advantage float64              `json:"advantage,omitempty"`
-	Weight    float64              `json:"weight,omitempty"` // of each trained token
-	Calls     int                  `json:"calls"`
-	Untrained map[string]int       `json:"untrained,omitempty"` // calls that do not train, by reason
-	Samples   int                  `json:"samples,omitempty"`
-	Sampled   int                  `json:"sampled"` // T: tokens sampled in its own conversation
-	Trained   int                  `json:"trained,omitempty"`
-	Version   fulgur.PolicyVersion `json:"version"`
-	Seconds   float64              `json:"seconds"` // from creation to its end
+	Step      int64               `json:"step"`
+	Part      string              `json:"part"` // "train", "val", "val-greedy", …
+	ID        fulgur.RolloutID    `json:"id"`
+	Group     fulgur.GroupID      `json:"group"`
+	Row       int                 `json:"row"`
+	Class     fulgur.OutcomeClass `json:"class"`
+	Outcome   string              `json:"outcome,omitempty"` // the outcome's reason
+	Reward    *float64            `json:"reward"`            // null: none
+	Why       string              `json:"why,omitempty"`     // what the grader said
+	Masked    string              `json:"masked,omitempty"`  // why it neither trains nor votes
+	Advantage float64             `json:"advantage,omitempty"`
+	Weight    float64             `json:"weight,omitempty"` // of each trained token
+	Calls     int                 `json:"calls"`
+	Untrained map[string]int      `json:"untrained,omitempty"` // calls that do not train, by reason
+	Samples   int                 `json:"samples,omitempty"`
+	Sampled   int                 `json:"sampled"` // T: tokens sampled in its own conversation
+	Trained   int                 `json:"trained,omitempty"`
+	// Version is the policy that sampled its first token; Last the one of its last
+	// token where that is another.
+	Version fulgur.PolicyVersion  `json:"version"`
+	Last    *fulgur.PolicyVersion `json:"last_version,omitempty"`
+	Seconds float64               `json:"seconds"` // from creation to its end
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -15,18 +16,21 @@ import (
 
 // trainer is one run at work. One goroutine owns it.
 type trainer struct {
-	o         Options
-	state     State
-	sched     schedule.Schedule
-	adopting  bool  // rollouts of an earlier process may exist
+	o     Options
+	state State
+	sched schedule.Schedule
+	desk  desk
+	flow
+	resumes   bool  // the sampler goes on with a call that a pause cut off
 	saved     int64 // step of the newest checkpoint; -1: none
 	final     string
 	sinks     metrics.Multi // the run folder's own and the caller's
 	own       []metrics.Sink
 	rollouts  *metrics.Lines
 	maxTokens int
-	timing    Timing // of the step at work
-	updating  bool   // weights may lie between two steps
+	timing    Timing   // of the step at work
+	updating  bool     // weights may lie between two steps
+	losses    []string // that the engine computes by itself; nil: not asked yet
 }
 
 // Run trains until the schedule, the stop rule or the context ends it. When the
@@ -152,6 +156,11 @@ func patiently(ctx context.Context, limit time.Duration, f func(context.Context)
 // open loads or begins the run: state, weights, files, schedule, endpoint.
 func (t *trainer) open(ctx context.Context) error {
 	o := &t.o
+	if f, ok := o.Engine.(engine.Freezer); ok && o.Objective.KL.on() {
+		if err := f.Freeze(ctx); err != nil { // the start weights, before a checkpoint replaces them
+			return err
+		}
+	}
 	path, state, err := Last(o.Dir)
 	switch {
 	case fulgur.KindOf(err) == fulgur.KindNotFound:
@@ -179,7 +188,9 @@ func (t *trainer) open(ctx context.Context) error {
 		}
 		t.state, t.saved, t.final = state, state.Cursor.Step, path
 	}
-	t.adopting = o.Resume
+	if o.Resume && t.asynchronous() {
+		t.state.Branches = append(t.state.Branches, branch{Version: t.state.Version, At: o.Now()})
+	}
 	info, err := o.Engine.Info(ctx)
 	if err != nil {
 		return err
@@ -191,8 +202,11 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.maxTokens = o.MaxTokens; t.maxTokens == 0 {
 		t.maxTokens = info.ContextLength
 	}
-	t.sched, err = schedule.New(schedule.Config{Order: schedule.Order{Rows: len(o.Train.Rows), Seed: o.Seed},
-		GroupsPerStep: o.GroupsPerStep, Steps: o.Steps, Epochs: o.Epochs}, t.state.Cursor)
+	c := o.Schedule
+	c.Order = schedule.Order{Rows: len(o.Train.Rows), Seed: o.Seed}
+	c.GroupsPerStep, c.GroupSize, c.Steps, c.Epochs = o.GroupsPerStep, o.GroupSize, o.Steps, o.Epochs
+	t.sched, err = schedule.New(c, t.state.Cursor)
+	t.flow = flow{began: o.Now(), groups: map[schedule.Group]*batch{}}
 	if err != nil {
 		return fulgur.E(fulgur.KindInvalid, "start training", err.Error(), nil)
 	}
@@ -204,7 +218,7 @@ func (t *trainer) open(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := t.publish(ctx, t.state.Version); err != nil {
+	if err := t.publish(ctx, t.state.Version, true); err != nil {
 		return err
 	}
 	if err := t.openFiles(o.Now()); err != nil {
@@ -258,21 +272,12 @@ func (t *trainer) closeFiles() {
 	}
 }
 
-// publish makes the engine's weights the ones that are sampled, with the run's
-// calls held meanwhile.
-func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion) error {
-	// One owner for all trainers of a run, of which the lease lets one live: what
-	// a process that was killed had paused, the next one resumes.
-	const owner = "trainer"
-	if t.o.Gate != nil {
-		p, err := again(ctx, func() (fulgur.Pause, error) {
-			return t.o.Gate.PauseCalls(ctx, t.o.Run, fulgur.PauseRequest{Owner: owner, Drain: t.o.Drain, Reason: "new policy version"})
-		})
-		if err != nil {
+// publish makes the engine's weights the ones that are sampled; with hold, the
+// run's calls are held meanwhile.
+func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion, hold bool) error {
+	if hold {
+		if err := t.hold(ctx); err != nil {
 			return err
-		}
-		if p.Aborted > 0 {
-			t.warn(t.state.Cursor.Step, "aborted_calls", "%d model calls did not end within %s and were aborted for the new weights", p.Aborted, t.o.Drain)
 		}
 	}
 	endpoints, err := t.o.Engine.Publish(ctx, version)
@@ -280,21 +285,24 @@ func (t *trainer) publish(ctx context.Context, version fulgur.PolicyVersion) err
 		_, err = again(ctx, func() (struct{}, error) {
 			return struct{}{}, t.o.Store.PutEndpoints(ctx, t.o.Run, t.o.Model, endpoints)
 		})
+		t.resumes = len(endpoints) > 0 && !slices.ContainsFunc(endpoints, func(e fulgur.Endpoint) bool { return e.Kind != fulgur.EndpointTokens })
 	}
-	if t.o.Gate != nil {
-		// Resumed also when publishing failed or the context has ended.
-		ctx := context.WithoutCancel(ctx)
-		_, e := again(ctx, func() (fulgur.Pause, error) { return t.o.Gate.ResumeCalls(ctx, t.o.Run, owner) })
-		err = errors.Join(err, e)
+	if hold {
+		err = errors.Join(err, t.release(ctx)) // also when publishing failed
 	}
 	return err
 }
 
 // train is the loop. Before each round the state is that of a finished step.
+// Where steps follow one another, a step's rollouts are asked for when the one
+// before it is measured and settled; else they go on all the while, and only the
+// next update waits.
 func (t *trainer) train(ctx context.Context) error {
-	effects := t.sched.Handle(0, schedule.Begin{})
+	if err := t.tell(ctx, schedule.Begin{}); err != nil {
+		return err
+	}
 	if t.state.After != nil {
-		if _, end := effects[0].(schedule.Finished); end || t.state.Reached {
+		if t.finished || t.state.Reached {
 			return nil
 		}
 		t.state.After = nil // the run was made longer
@@ -311,27 +319,50 @@ func (t *trainer) train(ctx context.Context) error {
 		if err := t.validate(ctx); err != nil {
 			return err
 		}
-		if _, end := effects[0].(schedule.Finished); end || t.state.Reached {
+		if t.finished || t.state.Reached {
 			break
 		}
 		if err := t.settle(ctx); err != nil {
 			return err
 		}
-		ask := effects[0].(schedule.Ask)
-		rollouts, update, err := t.rollOut(ctx, ask.Groups)
-		if err != nil {
+		if err := t.oneStep(ctx); err != nil {
 			return err
 		}
-		t.updating = true
-		// An update that has begun is finished: it is short, and half of one can't be kept.
-		if err := t.step(context.WithoutCancel(ctx), update, rollouts); err != nil {
-			return err
-		}
-		effects = t.sched.Handle(0, schedule.Updated{})
-		t.state.Cursor = t.sched.State()
-		t.updating = false
 	}
 	return t.finishRun(ctx)
+}
+
+// oneStep waits for the groups of a step and trains on them.
+func (t *trainer) oneStep(ctx context.Context) error {
+	start, step := t.o.Now(), t.state.Cursor.Step+1
+	t.total = t.o.GroupSize * t.o.GroupsPerStep
+	if !t.asynchronous() {
+		t.total = t.o.GroupSize * len(t.asked)
+	}
+	t.o.Observer(StepStarted{Step: step, Rollouts: t.total})
+	if err := t.await(ctx, step, true, func() bool { return t.next != nil }); err != nil {
+		return err
+	}
+	u := *t.next
+	t.next = nil
+	rollouts := t.take(u)
+	if err := usableBatch(rollouts); err != nil {
+		return err
+	}
+	t.timing.Rollout = t.o.Now().Sub(start)
+	t.updating = true
+	// An update that has begun is finished: it is short, and half of one can't be kept.
+	whole := context.WithoutCancel(ctx)
+	if err := t.step(whole, u, rollouts); err != nil {
+		return err
+	}
+	t.flowed(u, rollouts)
+	if err := t.tell(whole, schedule.Updated{}); err != nil {
+		return err
+	}
+	t.state.Cursor = t.sched.State()
+	t.updating = false
+	return nil
 }
 
 // settle writes out the finished step's metrics, and a checkpoint when it is time.
@@ -419,6 +450,9 @@ func (t *trainer) validate(ctx context.Context) error {
 // writes what is left.
 func (t *trainer) finishRun(ctx context.Context) error {
 	step := t.state.Cursor.Step
+	if err := t.endOpen(ctx); err != nil { // groups of later steps, where the stop rule ended the run
+		return err
+	}
 	// The metrics of this step stay pending in the checkpoint until "after" is
 	// known: what a crash repeats then is not in the files twice.
 	if t.saved != step || len(t.o.Test) > 0 {
@@ -434,7 +468,7 @@ func (t *trainer) finishRun(ctx context.Context) error {
 				return err
 			}
 			t.state.Version = fulgur.PolicyVersion(b.Step)
-			if err := t.publish(ctx, t.state.Version); err != nil {
+			if err := t.publish(ctx, t.state.Version, true); err != nil {
 				return err
 			}
 		}

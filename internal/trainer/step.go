@@ -2,8 +2,8 @@ package trainer
 
 import (
 	"context"
-	"fmt"
-	"math"
+	"errors"
+	"maps"
 	"slices"
 
 	"github.com/fulgur-rl/fulgur"
@@ -19,60 +19,39 @@ const (
 	warnUnanimous      = 0.8  // of a step's groups
 	warnUntrained      = 0.2  // of a step's calls
 	warnMismatch       = 0.02 // nats: mean difference of log probs between sampler and trainer under one policy
+	stopNotFinite      = 0.5  // of a step's rewards (case AL-09)
 	stopMismatch       = 0.2  // nats: the sampler does not hold the policy that is trained (cases WE-02, WE-03)
 )
 
-// rollOut runs the rollouts of the groups and hands the schedule its events.
-func (t *trainer) rollOut(ctx context.Context, groups []schedule.Group) ([]ended, schedule.Update, error) {
-	start := t.o.Now()
-	step := t.state.Cursor.Step + 1
-	var asks []ask
-	for _, g := range groups {
-		for k := range t.o.GroupSize {
-			asks = append(asks, ask{row: t.o.Train.Rows[g.Row], train: true,
-				key: fulgur.RolloutKey{Run: t.o.Run, Part: "train", Epoch: g.Epoch, Row: g.Row, K: k}})
-		}
-	}
-	t.o.Observer(StepStarted{Step: step, Rollouts: len(asks)})
-	all, err := t.collect(ctx, step, asks)
-	if err != nil {
-		return nil, schedule.Update{}, err
-	}
-	if err := usableBatch(all); err != nil {
-		return nil, schedule.Update{}, err
-	}
-	var update schedule.Update
-	for _, g := range groups {
-		for _, e := range t.sched.Handle(0, schedule.Complete{Group: g}) {
-			if u, ok := e.(schedule.Update); ok {
-				update = u
-			}
-		}
-	}
-	t.timing.Rollout = t.o.Now().Sub(start)
-	return all, update, nil
-}
-
 // step makes the optimizer steps of one training step and publishes the result.
-func (t *trainer) step(ctx context.Context, u schedule.Update, rollouts []ended) error {
+func (t *trainer) step(ctx context.Context, u schedule.Update, rollouts []ended) (err error) {
 	start := t.o.Now()
-	adv, err := assign(t.o.Estimator, rollouts)
+	if u.Hold && t.asynchronous() {
+		if err := t.hold(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, t.release(ctx)) }()
+	}
+	m := measured{values: map[string]float64{}}
+	adv, batches, err := t.batches(ctx, u.Step, rollouts, &m)
 	if err != nil {
 		return err
 	}
 	done := StepDone{Step: u.Step, Groups: adv.Groups, Unanimous: adv.Unanimous, LearningRate: t.o.LearningRate.At(u.Step)}
-	m := measured{}
-	for _, batch := range split(rollouts, t.o.Minibatches, schedule.Mix(t.o.Seed, uint64(u.Step)), t.state.Version) {
-		if len(batch.data) == 0 {
+	if err := t.prepare(ctx, u.Step, batches, &m); err != nil {
+		return err
+	}
+	for i := range batches {
+		if len(batches[i].data) == 0 {
 			continue // nothing but equal rewards: no gradient, so no step
 		}
-		if err := t.update(ctx, u.Step, batch, &m); err != nil {
+		if err := t.update(ctx, u.Step, &batches[i], &m); err != nil {
 			return err
 		}
-		done.Samples += batch.samples
+		done.Samples += batches[i].samples
 	}
 	version := t.state.Version + 1
-	if err := t.publish(ctx, version); err != nil {
+	if err := t.publish(ctx, version, u.Hold && !t.asynchronous()); err != nil {
 		return err
 	}
 	t.state.Version = version
@@ -80,78 +59,6 @@ func (t *trainer) step(ctx context.Context, u schedule.Update, rollouts []ended)
 	m.into(&done)
 	t.record(&done, adv, rollouts, &m)
 	return nil
-}
-
-// measured sums what the optimizer steps of one training step measured.
-type measured struct {
-	updates, tokens, clipped int
-	loss, kl, entropy, norm  float64
-	mismatch, mismatchTokens float64 // |log prob of trainer - of sampler| before the first update
-	worst                    float64
-}
-
-func (m *measured) into(d *StepDone) {
-	d.Updates, d.Tokens, d.Loss = m.updates, m.tokens, m.loss
-	if m.tokens > 0 {
-		d.KL, d.ClipShare = m.kl/float64(m.tokens), float64(m.clipped)/float64(m.tokens)
-	}
-	if m.updates > 0 {
-		d.GradNorm = m.norm / float64(m.updates)
-	}
-}
-
-// update makes one optimizer step.
-func (t *trainer) update(ctx context.Context, step int64, b minibatch, m *measured) error {
-	r, err := t.o.Engine.ForwardBackward(ctx, b.data, t.o.Loss)
-	if err != nil {
-		return err
-	}
-	if !finite(r.Loss) {
-		return fulgur.E(fulgur.KindInternal, fmt.Sprintf("train step %d", step), fmt.Sprintf(
-			"the loss is %g; the weights are as they were. Lower learning_rate or check the log probs, then `fulgur resume %s`", r.Loss, t.o.Dir), nil)
-	}
-	if m.updates == 0 {
-		m.compare(b, r.LogProbs)
-		if x := m.mismatch / max(1, m.mismatchTokens); x > stopMismatch {
-			return fulgur.E(fulgur.KindInternal, fmt.Sprintf("train step %d", step), fmt.Sprintf(
-				"the sampler's log probs differ from the trainer's by %.2g nats on average under the same weights; the weights are as they were. "+
-					"Look for a sampler with other weights, or log probs of another temperature, then `fulgur resume %s`", x, t.o.Dir), nil)
-		}
-	}
-	s, err := t.o.Engine.OptimStep(ctx, t.adam(step))
-	if err != nil {
-		return err
-	}
-	m.updates++
-	m.tokens += r.Tokens
-	m.clipped += r.Clipped
-	m.loss += r.Loss
-	m.kl += r.KL
-	m.entropy += r.Entropy
-	m.norm += s.GradNorm
-	t.state.Updates++
-	return nil
-}
-
-// compare measures how far the trainer's log probs are from the sampler's before
-// anything was updated: where they are of one policy, this is the engines' error.
-func (m *measured) compare(b minibatch, logps [][]float32) {
-	if len(logps) != len(b.data) {
-		return
-	}
-	for i, d := range b.data {
-		if b.older[i] {
-			continue
-		}
-		for j, mask := range d.Mask {
-			if mask != 0 && j < len(logps[i]) {
-				x := math.Abs(float64(logps[i][j] - d.OldLogProbs[j]))
-				m.mismatch += x
-				m.mismatchTokens++
-				m.worst = max(m.worst, x)
-			}
-		}
-	}
 }
 
 // record counts the step, tells the observer, warns, and puts the metrics aside
@@ -186,6 +93,7 @@ func (t *trainer) record(done *StepDone, adv advantage.Result, rollouts []ended,
 	if m.entropy != 0 {
 		values["train/entropy"] = m.entropy / float64(m.tokens)
 	}
+	maps.Copy(values, m.values)
 	for outcome, k := range c.outcomes {
 		values["outcomes/"+outcome] = float64(k)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/data"
 	"github.com/fulgur-rl/fulgur/internal/trainer/metrics"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
 // What the trainer needs from the store, or from a server over its client.
@@ -123,10 +124,17 @@ type Options struct {
 	GroupSize     int
 	GroupsPerStep int
 	Minibatches   int // optimizer steps per training step
-	Estimator     advantage.Estimator
-	Loss          engine.Loss
-	Adam          engine.AdamW // its LearningRate is taken from the field below
-	LearningRate  LearningRate
+	// Schedule says when rollouts run beside updates: Mode, Active, Refill, Refills,
+	// staleness, Straggler and Rows; the rest is filled in from here.
+	Schedule schedule.Config
+	// Filter looks at a complete group and says why it is not to train; "": it
+	// trains. Such a group is replaced as often as Schedule.Refills allows.
+	Filter       func(group []RolloutLine) (why string)
+	Estimator    advantage.Estimator
+	Loss         engine.Loss // its name may also be one that loss.Spec knows and no engine
+	Objective    Objective
+	Adam         engine.AdamW // its LearningRate is taken from the field below
+	LearningRate LearningRate
 
 	Sampling fulgur.Sampling // of training calls; evaluations replace the temperature
 	Withhold []string        // paths that no agent may see
@@ -231,5 +239,5 @@ func (o *Options) fill() error {
 	case o.ValidateEvery > 0 && len(o.Validation) == 0:
 		return bad("`validation: every` needs data.validation")
 	}
-	return nil
+	return o.checkObjective()
 }

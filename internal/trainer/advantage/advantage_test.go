@@ -36,7 +36,7 @@ func TestCompute(t *testing.T) {
 		"OPO with equal lengths is the mean baseline":     {OPO, group("a", 1, 0), []float64{0.5, -0.5}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := Compute(c.e, c.members)
+			r, err := Compute(c.e, c.members, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestCompute(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	members := slices.Concat(group("a", 1, 1), group("b", 0, 1), group("c", 3), group("d", math.NaN(), math.Inf(1)))
-	r, err := Compute(GRPO, members)
+	r, err := Compute(GRPO, members, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestCounts(t *testing.T) {
 }
 
 func TestUnknownEstimatorIsRefused(t *testing.T) {
-	if _, err := Compute("x", group("a", 0, 1)); err == nil {
+	if _, err := Compute("x", group("a", 0, 1), 1); err == nil {
 		t.Error("no error")
 	}
 }
@@ -76,7 +76,7 @@ func TestEstimatorsOnRandomGroups(t *testing.T) {
 			}
 		}
 		for _, e := range Estimators() {
-			a, err := Compute(e, members)
+			a, err := Compute(e, members, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestEstimatorsOnRandomGroups(t *testing.T) {
 					other[i].Reward = math.NaN()
 				}
 			}
-			b, err := Compute(e, other)
+			b, err := Compute(e, other, 1)
 			if err != nil {
 				t.Fatal(err)
 			}

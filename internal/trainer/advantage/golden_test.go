@@ -85,7 +85,7 @@ func agrees(t *testing.T, b Batch, c Config, want [][]float64) {
 		finite[g] = finite[g] && !math.IsNaN(s) && !math.IsInf(s, 0)
 		differ[g] = differ[g] || s != first[g]
 	}
-	r, err := Compute(own, members)
+	r, err := Compute(own, members, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

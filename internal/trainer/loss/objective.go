@@ -92,13 +92,16 @@ type Spec struct {
 	// policy to each trained token, whatever its advantage; "": none.
 	KL            string // k1, k2, k3, as for the function KL
 	KLCoefficient float64
+	// Reference computes ppo as v1's trainer does: its dual clip is 3 unless set, and
+	// a log ratio beyond ±20 has no gradient.
+	Reference bool
 }
 
 // Plain says whether an engine's own loss of that name is all of it.
 func (s Spec) Plain() bool {
 	switch s.Name {
 	case PPO, ImportanceSampling, CISPO:
-		return s.Clip.Dual == 0 && (s.KL == "" || s.KLCoefficient == 0)
+		return !(s.Reference && s.Name == PPO) && s.Clip.Dual == 0 && (s.KL == "" || s.KLCoefficient == 0)
 	}
 	return false
 }
@@ -178,6 +181,14 @@ func (s Spec) Evaluate(rows []Row, logp [][]float32) (Evaluated, error) {
 
 // term is one token's loss; d is its log ratio, mean that of its rollout.
 func (s Spec) term(logp, d, advantage, mean float64) (Term, error) {
+	if s.Reference && s.Name == PPO {
+		c := s.Clip
+		if c.Dual == 0 {
+			c.Dual = 3
+		}
+		x := vanilla(d, advantage, c)
+		return Term{Loss: x.loss, Grad: x.grad, Clipped: x.clipped != 0 || x.lower != 0}, nil
+	}
 	d = clamp(d, -safety, safety)
 	switch s.Name {
 	case GSPO:

@@ -1,0 +1,320 @@
+package trainer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
+)
+
+// overlapping are options of a small run with rollouts of several steps under
+// way: 13 rows, three to a step, three epochs.
+func overlapping(dir string, st Store, e *bigram, mode schedule.Mode) Options {
+	o := options(dir, st, e)
+	o.Steps, o.Epochs = 0, 3
+	o.Schedule = schedule.Config{Mode: mode, MeanStaleness: 2, MaxStaleness: 5}
+	return o
+}
+
+const (
+	overlapRows  = 13
+	overlapSteps = 13 // 39 groups, three a step
+)
+
+// trainedOnce checks a finished run's record: each row once per epoch, whole
+// groups, one row of metrics a step.
+func trainedOnce(t *testing.T, dir string, o Options) {
+	t.Helper()
+	members := map[fulgur.GroupID]int{}
+	perRow := map[int]int{}
+	ids := map[fulgur.RolloutID]bool{}
+	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
+		var l RolloutLine
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		if ids[l.ID] {
+			t.Errorf("%s is there twice", l.ID)
+		}
+		ids[l.ID] = true
+		if l.Part != "train" {
+			continue
+		}
+		if members[l.Group]++; members[l.Group] == o.GroupSize {
+			perRow[l.Row]++
+		}
+		if age := l.Step - 1 - int64(l.Version); age < 0 || age > o.Schedule.MaxStaleness {
+			t.Errorf("%s: trained in step %d, sampled under version %d", l.ID, l.Step, l.Version)
+		}
+	}
+	for g, n := range members {
+		if n != o.GroupSize {
+			t.Errorf("group %s has %d members", g, n)
+		}
+	}
+	for row := range overlapRows {
+		if perRow[row] != o.Epochs {
+			t.Errorf("row %d trained %d times in %d epochs", row, perRow[row], o.Epochs)
+		}
+	}
+	if n := len(linesOf(t, filepath.Join(dir, "metrics.jsonl"))); n != overlapSteps+1 {
+		t.Errorf("%d rows of metrics after %d steps", n, overlapSteps)
+	}
+	_, state, err := Last(dir)
+	if err != nil || state.Cursor.Step != overlapSteps || state.Version != overlapSteps || len(state.Cursor.Carried) != 0 {
+		t.Errorf("the last state is %+v (%v)", state.Cursor, err)
+	}
+	if want := int64(overlapRows * o.Epochs * o.GroupSize); state.Rollouts != want {
+		t.Errorf("%d rollouts counted, want %d", state.Rollouts, want)
+	}
+}
+
+func TestOverlappingStepsTrainEachRowOncePerEpoch(t *testing.T) { // AS-06
+	for _, mode := range []schedule.Mode{schedule.Collocated, schedule.Disaggregated} {
+		t.Run(string(mode), func(t *testing.T) {
+			dir := t.TempDir()
+			st, e := openStore(t, dir), newBigram(vocab)
+			o := overlapping(dir, st, e, mode)
+			gate := &countingGate{}
+			o.Gate = gate
+			if _, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 8}); err != nil {
+				t.Fatal(err)
+			}
+			trainedOnce(t, dir, o)
+			if gate.held {
+				t.Error("calls are still held")
+			}
+			// At the start, and behind the best policy; only collocated runs hold for each update.
+			if many := gate.pauses > overlapSteps; many != (mode == schedule.Collocated) {
+				t.Errorf("%d pauses in %d steps", gate.pauses, overlapSteps)
+			}
+		})
+	}
+}
+
+// countingGate counts pauses, and refuses what no gateway would take.
+type countingGate struct {
+	mu      sync.Mutex
+	held    bool
+	pauses  int
+	partial int
+}
+
+func (g *countingGate) PauseCalls(_ context.Context, run fulgur.RunID, p fulgur.PauseRequest) (fulgur.Pause, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = true
+	g.pauses++
+	if p.Partial {
+		g.partial++
+	}
+	return fulgur.Pause{Run: run, Paused: true, Owner: p.Owner}, nil
+}
+
+func (g *countingGate) ResumeCalls(_ context.Context, run fulgur.RunID, _ string) (fulgur.Pause, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = false
+	return fulgur.Pause{Run: run}, nil
+}
+
+func TestInterruptedOverlapGoesOnWithCarriedGroups(t *testing.T) { // AS-07
+	dir := t.TempDir()
+	st := openStore(t, dir)
+	for k := 0; ; k++ {
+		e := newBigram(vocab)
+		o := overlapping(dir, st, e, schedule.Collocated)
+		o.Resume = true
+		ctx, cancel := context.WithCancel(t.Context())
+		ends := 0
+		o.Observer = func(ev Event) {
+			if _, ok := ev.(Progress); ok && k < 6 {
+				if ends++; ends == 25+7*k {
+					cancel()
+				}
+			}
+		}
+		_, err := train(t, ctx, o, &agents{st: st, gen: e, slots: 8})
+		cancel()
+		if err == nil {
+			trainedOnce(t, dir, o)
+			return
+		}
+		if !errors.Is(err, &fulgur.Error{Kind: fulgur.KindCanceled}) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOverlapChild is not a test of its own: the kill test runs it as a process.
+func TestOverlapChild(t *testing.T) {
+	dir := os.Getenv(childEnv)
+	if dir == "" {
+		t.Skip("run by TestKilledOverlapLosesNoPrompt")
+	}
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := overlapping(dir, st, e, schedule.Collocated)
+	o.Resume, o.LeaseTTL = true, 200*time.Millisecond
+	o.Observer = func(ev Event) {
+		if s, ok := ev.(StepDone); ok {
+			fmt.Printf("step %d\n", s.Step)
+		}
+	}
+	if _, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 8}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKilledOverlapLosesNoPrompt(t *testing.T) { // AS-07
+	if testing.Short() {
+		t.Skip("starts and kills processes")
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	dir := t.TempDir()
+	for kill := 0; ; kill++ {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOverlapChild$", "-test.v")
+		cmd.Env = append(os.Environ(), childEnv+"="+dir)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		left, killed := 1+rng.IntN(4), false
+		var log strings.Builder
+		in := bufio.NewScanner(out)
+		for in.Scan() {
+			log.WriteString(in.Text() + "\n")
+			if !strings.HasPrefix(in.Text(), "step ") || kill >= 6 {
+				continue
+			}
+			if left--; left == 0 {
+				time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
+				killed = true
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		err = cmd.Wait()
+		if err == nil {
+			t.Logf("ended after %d kills", kill)
+			break
+		}
+		if !killed {
+			t.Fatalf("the run failed: %v\n%s", err, log.String())
+		}
+	}
+	trainedOnce(t, dir, overlapping(dir, nil, nil, schedule.Collocated))
+}
+
+func TestOverlappingStepsLearn(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Steps, o.GroupSize, o.GroupsPerStep, o.Test = 40, 6, 4, rows(24)
+	o.Schedule = schedule.Config{Mode: schedule.Collocated, MeanStaleness: 2}
+	var mean float64
+	o.Observer = func(ev Event) {
+		if w, ok := ev.(Warning); ok && w.Code != "unanimous" && w.Code != "zero_reward" {
+			t.Errorf("warning %s: %s", w.Code, w.Message)
+		}
+	}
+	r, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.After.Sampled.Rate < 0.9 {
+		t.Errorf("pass@1 went from %.2f to %.2f; want at least 0.9", r.Before.Sampled.Rate, r.After.Sampled.Rate)
+	}
+	lines := linesOf(t, filepath.Join(dir, "metrics.jsonl"))
+	for _, raw := range lines[1:] {
+		m := map[string]any{}
+		if err := json.Unmarshal(raw, &m); err != nil {
+			t.Fatal(err)
+		}
+		v, ok := m["staleness/mean"].(float64)
+		if !ok {
+			t.Fatalf("no staleness in %s", raw)
+		}
+		mean += v / 40
+	}
+	if mean > 2 || mean < 0.5 {
+		t.Errorf("mean staleness %.2f, want about 2", mean)
+	}
+}
+
+func TestTheStopRuleEndsWhatIsStillUnderWay(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Steps, o.GroupSize, o.GroupsPerStep, o.ValidateEvery, o.Stop = 100, 6, 4, 2, Stop{Validation: 0.6}
+	o.Schedule = schedule.Config{Mode: schedule.Collocated, MeanStaleness: 2}
+	r, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 8})
+	if err != nil || !r.Reached {
+		t.Fatalf("reached %v: %v", r.Reached, err)
+	}
+	open, err := st.Rollouts(t.Context(), fulgur.RolloutQuery{Run: "r", States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}, Limit: 100})
+	if err != nil || len(open) > 0 {
+		t.Errorf("%d rollouts are still open: %v", len(open), err)
+	}
+}
+
+func TestAFilteredGroupIsReplaced(t *testing.T) { // AL-14
+	for _, mode := range []schedule.Mode{schedule.Synchronous, schedule.Collocated} {
+		dir := t.TempDir()
+		st, e := openStore(t, dir), newBigram(vocab)
+		o := overlapping(dir, st, e, mode)
+		o.Schedule.Refills = 1
+		o.Filter = func(group []RolloutLine) string {
+			if group[0].Row == 3 {
+				return "row 3"
+			}
+			return ""
+		}
+		if _, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 8}); err != nil {
+			t.Fatal(err)
+		}
+		seen, trained := 0, 0
+		for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
+			var l RolloutLine
+			if err := json.Unmarshal(raw, &l); err != nil {
+				t.Fatal(err)
+			}
+			if l.Part == "train" && l.Row == 3 {
+				seen++
+				if l.Masked == "" {
+					trained++
+				}
+			}
+		}
+		if seen != o.Epochs*o.GroupSize || trained != 0 {
+			t.Errorf("%s: row 3 was seen %d times and trained %d times", mode, seen, trained)
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	x := []float64{5, 1, 3, 2, 4}
+	for share, want := range map[float64]float64{0: 1, .5: 3, .95: 5, 1: 5} {
+		if got := quantile(slices.Clone(x), share); got != want {
+			t.Errorf("quantile %g is %g, want %g", share, got, want)
+		}
+	}
+}
