@@ -32,11 +32,36 @@ const NotRecorded = "not_recorded"
 // would give ratios of e^thousands (case AL-13).
 const lowest = -1000
 
+// Level says what one sample is made of.
+type Level string
+
+// The levels.
+const (
+	Lineage Level = "lineage" // the calls of a lineage, merged; the default
+	PerCall Level = "call"    // one call, with its whole prompt as context
+)
+
+// Limit says what becomes of what is longer than Options.MaxTokens (case AD-11).
+type Limit string
+
+// The limits. In each the rollout still votes in its group, and T counts all
+// that it sampled.
+const (
+	Cut  Limit = "cut"  // calls that end behind the limit don't train; the default
+	Mask Limit = "mask" // a lineage with such a call doesn't train at all
+	Drop Limit = "drop" // a rollout with such a call doesn't train at all
+)
+
 // Options of Build.
 type Options struct {
-	// MaxTokens is the longest sample; 0: no limit. Calls that end behind it
-	// are cut off, at a call's border, and do not train.
+	Level Level // "": Lineage
+	// MaxTokens is the longest sample; 0: no limit. A sample always ends with a
+	// call's last token, never within one.
 	MaxTokens int
+	OverLong  Limit // "": Cut
+	// Replay: the experts of sampled tokens are replayed in training, so a call
+	// without a row for each of its tokens doesn't train (MissingExperts).
+	Replay bool
 	// Why asks for a reason per token (Built.Why).
 	Why bool
 }
@@ -48,8 +73,13 @@ type Built struct {
 	Forest  *trace.Forest
 	Reasons []string // per call: "" if its tokens train, else why not
 
-	Sampled int // T: tokens sampled in the rollout's own conversation, trainable or not
-	Trained int // tokens that train
+	Sampled int                  // T: tokens sampled in the rollout's own conversation, trainable or not
+	Trained int                  // tokens that train
+	Lost    map[string]int       // sampled tokens that don't train, by their call's reason; nil: none
+	Again   int                  // prompt tokens that were prefilled again because lineages broke
+	NoRows  int                  // tokens of samples without routed experts, where a call has some or Replay is on
+	Oldest  fulgur.PolicyVersion // lowest version of a trained token; -1: none trains
+	Newest  fulgur.PolicyVersion // highest
 }
 
 // Build makes the samples of one attempt's calls, given in order of arrival. It
@@ -59,31 +89,38 @@ type Built struct {
 // token continues its sequence; each other one opens a sequence of its own with
 // the shared part as context.
 func Build(group fulgur.GroupID, calls []fulgur.Call, o Options) Built {
-	b := builder{calls: calls, o: o, group: group}
+	b := builder{calls: calls, o: o, group: group, ends: make([]int, len(calls)), done: make([]bool, len(calls))}
 	b.Forest = trace.Build(calls)
 	b.Reasons = make([]string, len(calls))
-	b.ends = make([]int, len(calls))
+	b.Oldest, b.Newest = -1, -1
+	b.readRoutes()
+	long := false
 	for i := range calls {
 		c := &calls[i]
 		b.ends[i] = len(c.PromptIDs) + len(c.SampledIDs)
 		b.Reasons[i] = reason(c, b.Forest.Skipped[i])
-		if b.Reasons[i] == "" && o.MaxTokens > 0 && b.ends[i] > o.MaxTokens {
-			b.Reasons[i] = OverLong
+		if b.Reasons[i] == "" && o.Replay && !b.routed(i) {
+			b.Reasons[i] = MissingExperts
+		}
+		if b.Reasons[i] == "" && b.tooLong(i) {
+			long = true
+			if o.OverLong != Mask || o.Level == PerCall {
+				b.Reasons[i] = OverLong
+			}
 		}
 		if c.Auxiliary == "" && b.Reasons[i] != fulgur.UntrainableAuxiliary {
 			b.Sampled += len(c.SampledIDs)
 		}
-		if b.Reasons[i] == "" {
-			b.Trained += len(c.SampledIDs)
+	}
+	if long && o.OverLong == Drop {
+		for i := range b.Reasons {
+			if b.Reasons[i] == "" {
+				b.Reasons[i] = OverLong
+			}
 		}
 	}
-	b.markUseful()
-	b.done = make([]bool, len(calls))
-	for i := range calls {
-		for b.useful[i] && !b.done[i] { // once, unless it arrived before the calls it follows from
-			b.emit(i)
-		}
-	}
+	b.emitAll()
+	b.count()
 	return b.Built
 }
 
@@ -107,115 +144,4 @@ func reason(c *fulgur.Call, skipped string) string {
 		}
 	}
 	return ""
-}
-
-type builder struct {
-	Built
-	calls  []fulgur.Call
-	o      Options
-	group  fulgur.GroupID
-	useful []bool // the call or one that follows from it trains
-	done   []bool // the call is part of a sample
-	ends   []int  // length of the call's history
-}
-
-func (b *builder) markUseful() {
-	b.useful = make([]bool, len(b.calls))
-	for i := range b.calls {
-		if b.Reasons[i] != "" {
-			continue
-		}
-		for j := i; j != trace.NoParent && !b.useful[j]; j = b.Forest.Parent[j] {
-			b.useful[j] = true
-		}
-	}
-}
-
-// emit makes the sample that starts to be new at call i: its ancestors as
-// context, then it and the calls that continue it.
-func (b *builder) emit(i int) {
-	// Calls arrive in any order: an ancestor that is not done yet comes first,
-	// and another of its branches may come before this one.
-	for p := b.Forest.Parent[i]; p != trace.NoParent && !b.done[p]; p = b.Forest.Parent[i] {
-		i = p
-	}
-	var chain []int
-	for p := b.Forest.Parent[i]; p != trace.NoParent; p = b.Forest.Parent[p] {
-		chain = append(chain, p)
-	}
-	for l, r := 0, len(chain)-1; l < r; l, r = l+1, r-1 {
-		chain[l], chain[r] = chain[r], chain[l]
-	}
-	for next := i; next >= 0; next = b.first(next) {
-		chain = append(chain, next)
-	}
-	last := chain[len(chain)-1]
-	n := b.ends[last]
-	s := fulgur.Sample{
-		Rollout: b.calls[last].Rollout, Group: b.group,
-		Tokens: make([]int32, 0, n), Mask: make([]bool, n), LogProbs: make([]float32, n),
-		Versions: make([]fulgur.PolicyVersion, n), Calls: make([]fulgur.CallID, 0, len(chain)),
-	}
-	for j := range s.Versions {
-		s.Versions[j] = -1
-	}
-	s.Tokens = append(append(s.Tokens, b.calls[last].PromptIDs...), b.calls[last].SampledIDs...)
-	var why []string
-	if b.o.Why {
-		why = make([]string, n)
-		for j := range why {
-			why[j] = Observation
-			if j < len(b.calls[chain[0]].PromptIDs) {
-				why[j] = Prompt
-			}
-		}
-	}
-	for _, k := range chain {
-		b.place(&s, why, k)
-	}
-	b.Samples = append(b.Samples, s)
-	if b.o.Why {
-		b.Why = append(b.Why, why)
-	}
-}
-
-// first returns the call that continues the sequence of call i, or -1.
-func (b *builder) first(i int) int {
-	for _, c := range b.Forest.Children[i] {
-		if b.useful[c] && !b.done[c] {
-			return c
-		}
-	}
-	return -1
-}
-
-// place writes what call k sampled into the sample.
-func (b *builder) place(s *fulgur.Sample, why []string, k int) {
-	c := &b.calls[k]
-	trains := b.Reasons[k] == "" && !b.done[k]
-	at := len(c.PromptIDs)
-	span, version := 0, c.Endpoint.Version
-	for j := range c.SampledIDs {
-		for span < len(c.Spans) && c.Spans[span].Start <= j {
-			version = c.Spans[span].Version
-			span++
-		}
-		s.Versions[at+j] = version
-		s.Mask[at+j] = trains
-		if b.Reasons[k] == "" {
-			s.LogProbs[at+j] = c.LogProbs[j]
-		}
-		if why != nil {
-			switch {
-			case trains:
-				why[at+j] = Trained
-			case b.Reasons[k] != "":
-				why[at+j] = Untrainable + b.Reasons[k]
-			default:
-				why[at+j] = Shared
-			}
-		}
-	}
-	s.Calls = append(s.Calls, c.ID)
-	b.done[k] = true
 }
