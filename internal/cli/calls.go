@@ -191,6 +191,8 @@ func explained(c *fulgur.Call, reason string) string {
 		return "  (the agent's sampling parameters are not those that the run trains on)"
 	case fulgur.UntrainableAuxiliary:
 		return "  (not the agent's own conversation, by rule " + cmp.Or(c.Auxiliary, "?") + "; the run file's auxiliary rules decide)"
+	case fulgur.UntrainableIDs:
+		return "  (token ids that the model's vocabulary does not have: the server samples another model than --model-dir names, or pads)"
 	case fulgur.UntrainableFrozen:
 		return "  (another model than the policy answered)"
 	}

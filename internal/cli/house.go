@@ -114,7 +114,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 			Tries: o.Retry.Tries, Backoff: o.Retry.Backoff, Total: o.Retry.Total})
 		s.tokens = tokens.New(tokens.Options{
 			Renderer: tokens.FromRender(o.Renderer), Local: o.Local, ContextLength: o.ContextLength,
-			History: o.History, Records: s.store, Retry: o.Retry,
+			Vocabulary: o.Limits.Vocabulary, History: o.History, Records: s.store, Retry: o.Retry,
 			Protocols: map[string]tokens.Open{tinker.Scheme: s.tinker.Generator},
 		})
 		samplers[fulgur.EndpointTokens] = s.tokens
@@ -123,6 +123,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 	g.Directory, g.Models, g.Records, g.Leases, g.Rules = s.store, s.store, s.store, s.store, defaultRules()
 	g.Dialects = []dialect.Dialect{openaichat.New(), openaicompletions.Dialect{}, openairesponses.Dialect{}, anthropic.Dialect{}}
 	g.Samplers = samplers
+	g.Vocabulary = o.Limits.Vocabulary
 	g.ServerKey, g.NoLogProbs, g.Metrics, g.Log = o.Key, o.NoLogProbs, s.registry, o.Log
 	return gateway.New(g)
 }

@@ -200,7 +200,7 @@ func (a *app) openModelServer(ctx context.Context, files fs.FS, name string, f s
 		return nil, nil, errors.Join(err, eng.Close())
 	}
 	s, err := openServer(ctx, serverOptions{
-		Store: "sqlite::memory:", Listen: f.listen, Key: f.key, Renderer: rend, Local: eng, ContextLength: info.ContextLength,
+		Store: "sqlite::memory:", Listen: f.listen, Key: f.key, Renderer: rend, Local: eng, ContextLength: info.ContextLength, Limits: modelLimits{Vocabulary: info.VocabSize},
 		History: f.history, Gateway: gateway.Options{Model: name, Plain: true}, Log: a.logger(f.log),
 	})
 	if err != nil {

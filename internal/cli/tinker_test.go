@@ -18,6 +18,7 @@ import (
 func TestServeTinker(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Value // the request to sample
+	var strange atomic.Bool
 	tinker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -31,6 +32,9 @@ func TestServeTinker(t *testing.T) {
 		verb := strings.TrimPrefix(r.URL.Path, "/api/v1/")
 		if verb == "asample" {
 			asked.Store(string(body))
+		}
+		if strange.Load() { // an id that the model does not have
+			answers["retrieve_future"] = `{"sequences":[{"tokens":[20,152000],"logprobs":[-0.5,-0.25],"stop_reason":"length"}]}`
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if answers[verb] == "" {
@@ -55,6 +59,35 @@ func TestServeTinker(t *testing.T) {
 	for _, s := range []string{`"sampled_ids":[20,21]`, `"log_probs":[-0.5,-0.25]`, `"version":4`, `"trainable":true`} {
 		if status != 200 || !strings.Contains(strings.ReplaceAll(answer, " ", ""), s) {
 			t.Errorf("the record has no %s: %s", s, answer)
+		}
+	}
+	// Ids beyond the vocabulary: answered, kept, never trained on, and the
+	// conversation goes on from its text.
+	strange.Store(true)
+	if status, answer := ask(t, url+path, "", strings.Replace(chatBody, "MODEL", "m", 1)); status != 200 {
+		t.Fatalf("status %d: %s", status, answer)
+	}
+	_, answer = send(t, "GET", url+"/api/v2/rollouts/r1/calls", "", "")
+	for _, s := range []string{`"sampled_ids":[20,152000]`, `"untrainable":["bad_token_ids"]`} {
+		if !strings.Contains(strings.ReplaceAll(answer, " ", ""), s) {
+			t.Errorf("the record has no %s: %s", s, answer)
+		}
+	}
+	var calls []struct {
+		Reply struct{ Content string }
+	}
+	if err := json.Unmarshal([]byte(answer), &calls); err != nil || len(calls) != 2 {
+		t.Fatalf("%v: %s", err, answer)
+	}
+	strange.Store(false)
+	for _, c := range calls {
+		reply, err := json.Marshal(c.Reply.Content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		on := strings.Replace(strings.Replace(chatBody, "MODEL", "m", 1), `}]`, `},{"role":"assistant","content":`+string(reply)+`},{"role":"user","content":"and?"}]`, 1)
+		if status, answer := ask(t, url+path, "", on); status != 200 {
+			t.Errorf("going on: status %d: %s", status, answer)
 		}
 	}
 	var q struct {

@@ -160,7 +160,8 @@ const sentinel = -9999
 const untrainableNoFinish = "no_finish_reason"
 
 // judge says why a call may not train: nil if it may.
-func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.Call) []string {
+// vocabulary is the number of the policy's ids; 0: not known.
+func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.Call, vocabulary int) []string {
 	var out []string
 	if c.Mode != fulgur.ModeTrain {
 		out = append(out, fulgur.UntrainableMode)
@@ -192,6 +193,9 @@ func judge(o *call.Order, res *call.Result, err error, dec decision, c *fulgur.C
 	if u := res.Usage; u != nil && len(res.SampledIDs) > 0 && u.CompletionTokens != len(res.SampledIDs) ||
 		u != nil && len(res.PromptIDs) > 0 && u.PromptTokens != len(res.PromptIDs) {
 		out = append(out, fulgur.UntrainableCount)
+	}
+	if call.Outside(res.PromptIDs, vocabulary) || call.Outside(res.SampledIDs, vocabulary) {
+		out = append(out, fulgur.UntrainableIDs)
 	}
 	if o.NeedLogProbs && len(res.SampledIDs) > 0 && !goodLogProbs(res) {
 		out = append(out, fulgur.UntrainableLogProbs)

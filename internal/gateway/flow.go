@@ -397,7 +397,7 @@ func (f *flow) record(out *ending, left bool) *fulgur.Call {
 	if err != nil && c.Error == "" {
 		c.Error = err.Error()
 	}
-	c.Untrainable = judge(o, res, err, out.decision, c)
+	c.Untrainable = judge(o, res, err, out.decision, c, f.g.o.Vocabulary)
 	if !finite(c.LogProbs) {
 		c.LogProbs = nil // JSON has no NaN; the answer's own words are in Response
 	}

@@ -74,6 +74,9 @@ type Options struct {
 	// Route tunes how calls are spread over a model's endpoints.
 	Route route.Options
 
+	// Vocabulary is the number of the policy's token ids: a call that names others
+	// does not train. 0: not known, and only negative ids are others.
+	Vocabulary int
 	// NoLogProbs: upstreams are not asked for log probs, and calls train without.
 	NoLogProbs bool
 	// HoldV1: v1's pause holds calls in place of refusing them.

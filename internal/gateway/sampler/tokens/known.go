@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"container/list"
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/fulgur-rl/fulgur"
@@ -59,7 +60,7 @@ func (m *memory) find(ctx context.Context, o *call.Order) (Known, bool, error) {
 			return Known{}, false, fulgur.E(fulgur.KindOf(err), "read calls of rollout "+string(o.Rollout), "The attempt's earlier calls could not be read: try again", err)
 		}
 		for i := range calls {
-			if c := &calls[i]; c.Reply != nil && len(c.PromptIDs) > 0 && len(c.SampledIDs) > 0 && c.FinishReason != "" {
+			if c := &calls[i]; c.Reply != nil && len(c.PromptIDs) > 0 && len(c.SampledIDs) > 0 && c.FinishReason != "" && !slices.Contains(c.Untrainable, fulgur.UntrainableIDs) {
 				m.add(o, Known{Messages: c.Messages, Tools: c.Tools, PromptIDs: c.PromptIDs, SampledIDs: c.SampledIDs, Reply: *c.Reply})
 			}
 		}

@@ -30,6 +30,9 @@ type Options struct {
 	Protocols map[string]Open
 	// ContextLength is the model's, in tokens; 0: unknown, and the upstream says.
 	ContextLength int
+	// Vocabulary is the number of the model's ids: an answer with others is not gone
+	// on from, since no server takes them in a prompt. 0: not known.
+	Vocabulary int
 	// History is "deployed" (default) or "sampled": which tokens of a known
 	// conversation are reused.
 	History string
@@ -202,6 +205,9 @@ func (s *Sampler) generate(ctx context.Context, gen engine.Generator, o *call.Or
 	}
 	if o.Prompt != nil {
 		return res, nil // no conversation goes on from it
+	}
+	if call.Outside(res.SampledIDs, s.o.Vocabulary) {
+		return res, nil
 	}
 	s.known.add(o, Known{Messages: o.Messages, Tools: o.Tools, PromptIDs: res.PromptIDs, SampledIDs: res.SampledIDs, Reply: *res.Reply})
 	return res, nil
