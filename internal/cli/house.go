@@ -52,8 +52,9 @@ type serverOptions struct {
 	History       string
 	Retry         sampler.Retry
 	NoLogProbs    bool
-	RoutedExperts bool // training calls ask for them
-	AgentsRead    bool // attempts may read their own rollout over v1
+	RoutedExperts bool            // training calls ask for them
+	AgentsRead    bool            // attempts may read their own rollout over v1
+	Events        api.EventLimits // of what agents post
 	Log           *slog.Logger
 }
 
@@ -131,8 +132,12 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 // routes puts every handler at its place: the gateway owns /proxy/rollout and
 // the paths of the dialects, the API owns /api and v1's pause routes.
 func (s *server) routes(o serverOptions) http.Handler {
-	two := v2.New(v2.Options{Store: s.store, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
-	one := v1.New(v1.Options{Store: s.store, Pauser: pauser{s.gateway}, Own: s.ownRollout(o.AgentsRead)})
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fulgur", Subsystem: "api", Name: "events_refused_total",
+		Help: "Events of agents that were refused, by limit: size of one, count or bytes of an attempt's."}, []string{"limit"})
+	s.registry.MustRegister(refused)
+	events := api.NewEventBudget(o.Events, s.store, func(limit string) { refused.WithLabelValues(limit).Inc() })
+	two := v2.New(v2.Options{Store: s.store, Events: events, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
+	one := v1.New(v1.Options{Store: s.store, Events: events, Pauser: pauser{s.gateway}, Own: s.ownRollout(o.AgentsRead)})
 	mux := http.NewServeMux()
 	for _, p := range s.gateway.Patterns() {
 		mux.Handle(p, s.gateway.Handler())

@@ -87,6 +87,52 @@ func TestWhoMaySee(t *testing.T) {
 	}
 }
 
+// TestEventsOfOneAttempt: an agent can't fill the disk with events, however small
+// they are, nor after a restart; others of its run and the server key can go on.
+func TestEventsOfOneAttempt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	args := []string{"serve", "--listen", "127.0.0.1:0", "--key", "K", "--store", "sqlite:x.db", "--attempt-events", "3", "--attempt-event-bytes", "2000"}
+	server := start(t, dir, nil, args...)
+	url := server.says("listening on ")
+	one, two := openAttempt(t, url, "r1"), openAttempt(t, url, "r2")
+	post := func(rollout, key string, data string) (int, string) {
+		return callServer(t, "POST", url+"/api/v2/rollouts/"+rollout+"/attempts/0/events", `{"type":"note","data":{"n":"`+data+`"}}`, "Authorization", "Bearer "+key)
+	}
+	v1 := func(key string) (int, string) {
+		return callServer(t, "POST", url+"/api/rollouts/r1/attempt/0/events", `{"event_type":"note","data":{}}`, "Authorization", "Bearer "+key)
+	}
+	for range 2 {
+		if status, body := post("r1", one, "x"); status != 201 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	if status, body := v1(one); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, body := v1(one); status != 413 || !strings.Contains(body, "posted 3 events") {
+		t.Errorf("the fourth over v1: %d %s", status, body)
+	}
+	if status, body := post("r2", two, strings.Repeat("x", 1900)); status != 201 {
+		t.Errorf("another attempt's: %d %s", status, body)
+	}
+	if status, body := post("r2", two, strings.Repeat("x", 200)); status != 413 || !strings.Contains(body, "2000 in all") {
+		t.Errorf("above the bytes: %d %s", status, body)
+	}
+	if status, body := post("r1", "K", "x"); status != 201 {
+		t.Errorf("the server key: %d %s", status, body)
+	}
+	if status, body := callServer(t, "GET", url+"/metrics", "", "Authorization", "Bearer K"); status != 200 ||
+		!strings.Contains(body, `fulgur_api_events_refused_total{limit="count"} 1`) || !strings.Contains(body, `fulgur_api_events_refused_total{limit="bytes"} 1`) {
+		t.Errorf("the metrics do not count them: %d", status)
+	}
+	server.kill()
+	url = start(t, dir, nil, args...).says("listening on ")
+	if status, body := post("r1", one, "x"); status != 413 {
+		t.Errorf("after a restart: %d %s", status, body)
+	}
+}
+
 // TestModelsOfNoName: a run whose policy has no name (v1's) lists the models that
 // are registered, for agents too.
 func TestModelsOfNoName(t *testing.T) {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"runtime"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -84,8 +83,6 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 		Run: fulgur.RunID(r.Run), Model: modelName(r.File), Dir: string(dir), Config: r.JSON(), ConfigHash: trainingHash(r.File), Seed: uint64(r.Seed),
 		Grader: g, Pass: passReward, Train: d.train, Validation: d.validation, Test: d.test,
 		Steps: int64(r.Steps), Epochs: r.Epochs, GroupSize: a.GroupSize, GroupsPerStep: a.GroupsPerStep, Minibatches: a.Minibatches,
-		Estimator:    estimator(a),
-		Loss:         engine.Loss{Name: a.Loss, ClipLow: a.Clip[0], ClipHigh: a.Clip[1]},
 		Adam:         engine.AdamW{Beta1: a.Adam.Beta1, Beta2: a.Adam.Beta2, Eps: a.Adam.Eps, WeightDecay: a.Adam.WeightDecay, ClipNorm: a.Adam.ClipNorm},
 		LearningRate: trainer.LearningRate{Start: a.LearningRate.Start, End: a.LearningRate.End, Over: int64(a.LearningRate.Over)},
 		Sampling:     fulgur.Sampling{Temperature: r.Sampling.Temperature, TopP: r.Sampling.TopP, TopK: r.Sampling.TopK, MaxTokens: r.Sampling.MaxTokens},
@@ -93,6 +90,9 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 		ValidateEvery: int64(r.Validation.Every), Stop: trainer.Stop{Validation: r.Stop.Validation, Twice: r.Stop.Twice},
 		CheckpointEvery: int64(r.Checkpoints.Every), Keep: r.Checkpoints.Keep,
 	}
+	objective(&o, r.File)
+	overlap(&o, r.File)
+	o.Audit = auditOptions(r.Audit)
 	if r.Epochs > 0 {
 		o.Steps = 0
 	}
@@ -130,14 +130,4 @@ func limits(f *config.File) plan.Limits {
 		Slots: slots, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
 		Retries: f.Outcomes.Infrastructure.Retries, Lost: 3,
 	}
-}
-
-// autoSlots is as many agents as a step has rollouts, within 32 a core: more
-// wait for the engine only. Warm workers cost memory each: 2 a core.
-func autoSlots(f *config.File) int {
-	n := f.Algorithm.GroupSize * f.Algorithm.GroupsPerStep
-	if f.Agent.Worker {
-		return max(1, min(n, 2*runtime.NumCPU()))
-	}
-	return max(1, min(n, 32*runtime.NumCPU()))
 }

@@ -153,6 +153,7 @@ func (b *reportBuilder) build(ctx context.Context) report.Data {
 	b.scores()
 	b.curve()
 	b.outcomes()
+	b.data.Warnings = append(b.data.Warnings, auditWarnings(b.lines)...)
 	b.transcripts(ctx)
 	return b.data
 }

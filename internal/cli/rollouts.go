@@ -323,6 +323,7 @@ func (a *app) printRollout(s shownRollout) {
 		fmt.Fprintf(a.Stdout, "trained step %d, advantage %+.3f, %d samples, %d of %d sampled tokens, weight %+.2g a token  %s\n",
 			l.Step, l.Advantage, l.Samples, l.Trained, l.Sampled, l.Weight, cmp.Or(l.Masked, l.Why))
 	}
+	a.printAudit(s.Trained)
 	a.printCalls(s.Calls)
 	for _, e := range s.Events {
 		note := ""

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -64,14 +65,17 @@ func (c *checker) all() {
 	c.auxiliary()
 	c.length()
 	c.algorithm()
+	c.objective()
+	c.offPolicy()
+	c.schedule()
 	c.validation()
+	c.audit()
 }
 
 // notYet refuses what the format has and this version has not, so that nobody
 // believes that it happens.
 func (c *checker) notYet() {
-	f, def := c.f, Default()
-	c.later("off_policy", f.OffPolicy != def.OffPolicy, "schedule.mode synchronous trains on the newest policy only; leave the key out")
+	f := c.f
 	c.later("reward.command", len(f.Reward.Command) > 0, "use reward.builtin, or reward.from: agent")
 	c.later("runner.job_template", f.Runner.JobTemplate != "", "it belongs to runner.kind: kubernetes")
 	if f.Runner.Sandbox == "auto" {
@@ -199,57 +203,6 @@ func (c *checker) length() {
 	}
 }
 
-func (c *checker) algorithm() {
-	a := c.f.Algorithm
-	if a.GroupSize < 2 {
-		c.fail("algorithm.group_size", "%s compares the rollouts of a group: want at least 2", a.Estimator)
-	}
-	if a.Minibatches > a.GroupsPerStep {
-		c.fail("algorithm.minibatches", "%d groups cannot be divided over %d optimizer steps", a.GroupsPerStep, a.Minibatches)
-	}
-	if a.Estimator != "grpo" {
-		c.noEffect("algorithm.normalize_std", "with estimator "+a.Estimator)
-	}
-	if a.Loss != "ppo" && a.Loss != "cispo" {
-		c.noEffect("algorithm.clip", "with loss "+a.Loss)
-	}
-	if a.Loss == "ppo" && a.Clip[0] >= 1 {
-		c.warn("algorithm.clip", "the low bound is 1 - %g: the ratio is never clipped from below", a.Clip[0])
-	}
-	lr := a.LearningRate
-	if lr.Start == 0 && lr.End == 0 {
-		c.fail("algorithm.learning_rate", "0 learns nothing")
-	}
-	if max(lr.Start, lr.End) > 0.1 {
-		c.warn("algorithm.learning_rate", "%g is far above what AdamW takes for any model (1e-6 to 1e-3): the policy will most likely be destroyed", max(lr.Start, lr.End))
-	}
-	if lr.Over == 0 && lr.End != lr.Start {
-		c.warn("algorithm.learning_rate", "end has no effect without over")
-	}
-	for _, b := range []struct {
-		path  string
-		value float64
-	}{{"algorithm.adam.beta1", a.Adam.Beta1}, {"algorithm.adam.beta2", a.Adam.Beta2}} {
-		if b.value >= 1 {
-			c.fail(b.path, "want less than 1, got %g", b.value)
-		}
-	}
-	s := c.f.Sampling
-	if s.Temperature == 0 {
-		c.fail("sampling.temperature", "greedy rollouts of one row are all the same: want more than 0")
-	}
-	if s.TopP == 0 {
-		c.fail("sampling.top_p", "want more than 0; 1 is off")
-	}
-	if s.TopP < 1 || s.TopK > 0 {
-		path := "sampling.top_p"
-		if s.TopK > 0 {
-			path = "sampling.top_k"
-		}
-		c.warn(path, "tokens are drawn from a cut distribution, and their log probs are of the whole one: updates are biased")
-	}
-}
-
 func (c *checker) validation() {
 	f := c.f
 	if f.Data.Validation != "" && f.Validation.Every > 0 {
@@ -266,5 +219,28 @@ func (c *checker) validation() {
 	}
 	if f.Stop.Validation > 0 {
 		c.warn("stop.validation", "has no effect %s", why)
+	}
+}
+
+func (c *checker) audit() {
+	a := c.f.Audit
+	for key, globs := range map[string][]string{"audit.test_files": a.TestFiles, "audit.evaluation_files": a.EvaluationFiles} {
+		for _, g := range globs {
+			if _, err := path.Match(g, ""); err != nil || g == "" {
+				c.fail(key, "%q is no pattern: want one such as specs/*.rb, where * stands for any part of a name", g)
+			}
+		}
+	}
+	if a.Sleep == 0 {
+		c.fail("audit.sleep", "want more than 0s; check_sleep: off looks for no waits")
+	}
+	if a.TestEdit == "off" {
+		c.noEffect("audit.test_files", "with test_edit: off")
+	}
+	if a.EvaluationRead == "off" {
+		c.noEffect("audit.evaluation_files", "with evaluation_read: off")
+	}
+	if a.CheckSleep == "off" {
+		c.noEffect("audit.sleep", "with check_sleep: off")
 	}
 }

@@ -1,5 +1,7 @@
 package config
 
+import "time"
+
 // File is a run file: everything that `fulgur train` needs to know. Every key
 // has a default; Default returns them. The comments of the fields are the
 // descriptions in the JSON Schema, in the effective configuration and in
@@ -47,6 +49,8 @@ type File struct {
 	Models []FrozenModel `json:"models"`
 	// Measurements during training, on `data.validation`.
 	Validation Validation `json:"validation"`
+	// What follows when the calls of a rollout show a shortcut (docs/audit.md).
+	Audit Audit `json:"audit"`
 	// What is saved, and how often.
 	Checkpoints Checkpoints `json:"checkpoints"`
 	// What is kept when it has served its purpose.
@@ -192,12 +196,14 @@ type Reward struct {
 	Command []string `json:"command"`
 	// agent: the agent posts its own reward, as with Agent Lightning v1; only for agents that you trust to.
 	From string `json:"from" jsonschema:"enum=agent"`
+	// Events `call_reward` ({"call": number or id, "value": number}) of an attempt reward single calls, beside the rollout's own reward; only from agents that you trust to.
+	Calls bool `json:"calls"`
 }
 
 // Algorithm says how rewards become updates.
 type Algorithm struct {
-	// How a group's rewards become advantages.
-	Estimator string `json:"estimator" jsonschema:"enum=grpo,enum=dr_grpo,enum=rloo,enum=reinforce_plus_plus,enum=reinforce_plus_plus_baseline,enum=opo,enum=pass_at_k"`
+	// How a group's rewards become advantages (docs/algorithms.md has the formulas).
+	Estimator string `json:"estimator" jsonschema:"enum=grpo,enum=dr_grpo,enum=rloo,enum=class_loo,enum=reinforce_plus_plus,enum=reinforce_plus_plus_baseline,enum=opo,enum=pass_at_k"`
 	// Divide a group's advantages by the standard deviation of its rewards; looked at by grpo.
 	NormalizeStd bool `json:"normalize_std"`
 	// Rollouts of one row in a step.
@@ -208,12 +214,46 @@ type Algorithm struct {
 	Minibatches int `json:"minibatches" jsonschema:"minimum=1"`
 	// The loss of a trained token.
 	Loss string `json:"loss" jsonschema:"enum=ppo,enum=importance_sampling,enum=cispo,enum=gspo,enum=dro"`
-	// The ratio of new to old probability is clipped to [1 - first, 1 + second]; looked at by ppo and cispo.
+	// The ratio of new to old probability is clipped to [1 - first, 1 + second]; looked at by ppo, cispo and gspo.
 	Clip Clip `json:"clip"`
+	// A token of a negative advantage costs at most so many times it, whatever its ratio; above 1; 0: off. Looked at by ppo and gspo.
+	DualClip float64 `json:"dual_clip" jsonschema:"minimum=0"`
+	// What half the square of a token's log ratio weighs; looked at by dro.
+	DROBeta float64 `json:"dro_beta" jsonschema:"minimum=0"`
+	// How tokens add up. rollout: each rollout has the same share, however many tokens and samples it is. token: each token counts the same. sequence: each training sequence has the same share. constant: sums over tokens, divided by `constant_tokens` and the number of rollouts.
+	Aggregate string `json:"aggregate" jsonschema:"enum=rollout,enum=token,enum=sequence,enum=constant"`
+	// The constant of `aggregate: constant`, in tokens; such as the most that a rollout may sample.
+	ConstantTokens int `json:"constant_tokens" jsonschema:"minimum=0"`
+	// What the return of a call counts in that of the call before it: below 1, early calls get less of a late reward; 1: all calls alike.
+	Discount float64 `json:"discount" jsonschema:"minimum=0,maximum=1"`
+	// A pull towards the policy that the run starts from.
+	KL KL `json:"kl"`
+	// Groups that are left out and replaced by others.
+	Filter Filter `json:"filter"`
 	// A number, or {start, end, over}: linear from start to end over that many steps, then end.
 	LearningRate LearningRate `json:"learning_rate"`
 	// The optimizer, AdamW.
 	Adam Adam `json:"adam"`
+}
+
+// KL pulls the policy towards a frozen copy of the start weights.
+type KL struct {
+	// Its weight; 0: off, and no copy is kept.
+	Coefficient float64 `json:"coefficient" jsonschema:"minimum=0"`
+	// How the divergence is estimated from a token's log probs. k1: their difference. k2: half its square. k3: unbiased and never negative.
+	Kind string `json:"kind" jsonschema:"enum=k1,enum=k2,enum=k3"`
+	// Where it counts. loss: at each trained token. reward: the sum over a rollout is taken off its reward.
+	In string `json:"in" jsonschema:"enum=loss,enum=reward"`
+}
+
+// Filter says which complete groups are not to train.
+type Filter struct {
+	// Leave out groups whose rewards are all equal: they teach nothing.
+	EqualRewards bool `json:"equal_rewards"`
+	// Leave out groups with fewer rollouts that count (neither masked nor without a reward); 0: none.
+	Valid int `json:"valid" jsonschema:"minimum=0"`
+	// Groups that a step may ask for in place of those; when none is left, a group trains as it is.
+	Refills int `json:"refills" jsonschema:"minimum=0"`
 }
 
 // LearningRate is a constant or a straight line. In step s (from 0) it is
@@ -243,18 +283,48 @@ type Adam struct {
 
 // Schedule says when rollouts run beside updates.
 type Schedule struct {
-	// synchronous: all rollouts of a step end, then the update. collocated: they go on over updates on the same device. disaggregated: on other devices.
+	// synchronous: all rollouts of a step end, then the update. collocated: rollouts of several steps are under way, and model calls are held during an update, on the same device. disaggregated: the same on other devices, and nothing is held (docs/schedules.md).
 	Mode string `json:"mode" jsonschema:"enum=synchronous,enum=collocated,enum=disaggregated"`
+	// Groups under way at once, as a multiple of algorithm.groups_per_step, at least 1; 0: one more than off_policy.mean_staleness. Looked at by the asynchronous modes.
+	Active float64 `json:"active" jsonschema:"minimum=0,maximum=1000"`
+	// When a group that has left is replaced. update: behind each new policy; `active` counts all that is under way or waits to train. completion: at once; `active` counts what is under way. Looked at with `active`.
+	Refill string `json:"refill" jsonschema:"enum=update,enum=completion"`
+	// How long an update waits for model calls that are being answered. Those that are left go on after it from their own tokens, where the sampler can, and are cut off where it can't.
+	Drain Duration `json:"drain"`
+	// Closes groups of which some rollouts do not end. Off by default: it favours short rollouts. Looked at by the asynchronous modes.
+	Straggler Straggler `json:"straggler"`
+}
+
+// Straggler says when a group is closed without those that still run.
+type Straggler struct {
+	// Share of the group that must have ended.
+	Done float64 `json:"done" jsonschema:"minimum=0,maximum=1"`
+	// The group is closed when it has run for so many times as long as its median ended rollout took; 0: never.
+	Factor float64 `json:"factor" jsonschema:"minimum=0"`
 }
 
 // OffPolicy bounds the age of what trains, in policy versions.
 type OffPolicy struct {
-	// Mean age to steer to.
+	// Mean age that the number of groups under way is chosen for.
 	MeanStaleness float64 `json:"mean_staleness" jsonschema:"minimum=0"`
-	// Age beyond which nothing is admitted.
+	// Age that nothing exceeds: an update that would make a running group older waits for it, and nothing is discarded.
 	MaxStaleness int `json:"max_staleness" jsonschema:"minimum=0"`
-	// How tokens of older policies are weighted.
+	// How tokens are weighted that another policy has sampled than the one at the step's start. token: by the ratio of their probabilities. sequence: by the product over their rollout.
 	Correction string `json:"correction" jsonschema:"enum=none,enum=token,enum=sequence"`
+	// Most that such a weight may be; 0: no limit.
+	Truncate float64 `json:"truncate" jsonschema:"minimum=0"`
+	// Tokens whose ratio is outside [low, high] train nothing; with correction sequence, rollouts whose geometric mean is. none: all train.
+	Mask Band `json:"mask"`
+	// How far sampler and trainer may be apart before the run stops.
+	Stop Drift `json:"stop"`
+}
+
+// Drift bounds what is measured at the start of each step.
+type Drift struct {
+	// The mean over tokens of the trainer's probability over the sampler's, [low, high]; none: not looked at. It is 1 in expectation, also between two policies.
+	Ratio Band `json:"ratio"`
+	// Divergence of sampler from trainer, nats a token; 0: not looked at.
+	KL float64 `json:"kl" jsonschema:"minimum=0"`
 }
 
 // Outcomes says what each way to end leads to.
@@ -277,6 +347,38 @@ type Infrastructure struct {
 type AgentFailure struct {
 	// The reward, a number; or graded: the grader reads what is there.
 	Reward FailureReward `json:"reward"`
+}
+
+// Audit says what follows each kind of shortcut. off: not looked for. flag: kept
+// with the rollout, counted, and nothing else. zero: the reward becomes 0. mask:
+// the rollout neither trains nor votes. fail: it counts as a failure of the agent.
+type Audit struct {
+	// The repository's later history: other refs, the reflog, the object store.
+	GitHistory string `json:"git_history" jsonschema:"enum=off,enum=flag,enum=zero,enum=mask,enum=fail"`
+	// wget, curl, urllib and their like, from elsewhere than this machine.
+	Download string `json:"download" jsonschema:"enum=off,enum=flag,enum=zero,enum=mask,enum=fail"`
+	// pip, npm, apt and their like.
+	PackageInstall string `json:"package_install" jsonschema:"enum=off,enum=flag,enum=zero,enum=mask,enum=fail"`
+	// Existing tests that are changed or deleted.
+	TestEdit string `json:"test_edit" jsonschema:"enum=off,enum=flag,enum=zero,enum=mask,enum=fail"`
+	// Graders, expected answers and hidden tests that are read.
+	EvaluationRead string `json:"evaluation_read" jsonschema:"enum=off,enum=flag,enum=zero,enum=mask,enum=fail"`
+	// Rewards and events that the model posts by a tool.
+	RewardPost string `json:"reward_post" jsonschema:"enum=off,enum=flag,enum=zero,enum=mask,enum=fail"`
+	// Waits beyond `sleep`.
+	CheckSleep string `json:"check_sleep" jsonschema:"enum=off,enum=flag,enum=zero,enum=mask,enum=fail"`
+	// Further files that no agent may change: globs of a path or its end, such as specs/*.rb.
+	TestFiles []string `json:"test_files"`
+	// Further files that no agent may read.
+	EvaluationFiles []string `json:"evaluation_files"`
+	// How long one command may wait.
+	Sleep Duration `json:"sleep"`
+}
+
+// Actions returns what follows each detector's findings, by its name.
+func (a Audit) Actions() map[string]string {
+	return map[string]string{"git_history": a.GitHistory, "download": a.Download, "package_install": a.PackageInstall, "test_edit": a.TestEdit,
+		"evaluation_read": a.EvaluationRead, "reward_post": a.RewardPost, "check_sleep": a.CheckSleep}
 }
 
 // Validation says when and on what is measured during training.
@@ -326,15 +428,17 @@ func Default() *File {
 		Agent:      Agent{Timeout: Duration(minutes(2)), StartTimeout: Duration(minutes(1)), Input: Input{Env: map[string]string{}}, Build: []string{}, Command: []string{}},
 		Runner:     Runner{Kind: "local", Sandbox: "auto"},
 		Reward:     Reward{Compare: "exact", Withhold: []string{}, Command: []string{}},
-		Schedule:   Schedule{Mode: "synchronous"},
-		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 16, Correction: "none"},
+		Schedule:   Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
+		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 16, Correction: "none", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
 		Outcomes:   Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
 		Auxiliary:  defaultAuxiliary(false),
 		Models:     []FrozenModel{},
 		Validation: Validation{Every: 20, Problems: 200, Greedy: true},
+		Audit: Audit{GitHistory: "flag", Download: "flag", PackageInstall: "flag", TestEdit: "flag", EvaluationRead: "flag", RewardPost: "flag", CheckSleep: "flag",
+			TestFiles: []string{}, EvaluationFiles: []string{}, Sleep: Duration(minutes(2))},
 		Algorithm: Algorithm{
 			Estimator: "grpo", NormalizeStd: true, GroupSize: 8, GroupsPerStep: 16, Minibatches: 2,
-			Loss: "ppo", Clip: Clip{0.2, 0.28},
+			Loss: "ppo", Clip: Clip{0.2, 0.28}, DROBeta: 0.1, Aggregate: "rollout", Discount: 1, KL: KL{Kind: "k3", In: "loss"},
 			LearningRate: LearningRate{Start: 4e-4, End: 4e-5, Over: 200},
 			Adam:         Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, ClipNorm: 1},
 		},

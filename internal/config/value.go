@@ -167,6 +167,52 @@ func (Clip) JSONSchema() *jsonschema.Schema {
 	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{number, {Type: "array", Items: number, MinItems: &two, MaxItems: &two}}}
 }
 
+// Band holds the lowest and the highest ratio that are allowed; zeros stand for none.
+type Band [2]float64
+
+func (v *Band) setNode(d *decoder, n ast.Node, path string) {
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.scalar(n, path, "none or two numbers: [low, high]", func(s string) error {
+			if s != "none" {
+				return fmt.Errorf("not none")
+			}
+			*v = Band{}
+			return nil
+		})
+		return
+	}
+	if len(seq.Values) != 2 {
+		d.fail(n, "%s: want two numbers [low, high], got %d", path, len(seq.Values))
+		return
+	}
+	for i, item := range seq.Values {
+		d.scalar(d.resolve(item), fmt.Sprintf("%s[%d]", path, i), "a number from 0", func(s string) error {
+			f, err := parseEpsilon(s)
+			v[i] = f
+			return err
+		})
+	}
+	if v[1] <= 0 || v[0] > v[1] {
+		d.fail(n, "%s: want low up to high, and high above 0, got [%g, %g]", path, v[0], v[1])
+	}
+}
+
+// MarshalJSON writes none or the two numbers.
+func (v Band) MarshalJSON() ([]byte, error) {
+	if v == (Band{}) {
+		return []byte(`"none"`), nil
+	}
+	return json.Marshal([2]float64(v))
+}
+
+// JSONSchema describes the two forms.
+func (Band) JSONSchema() *jsonschema.Schema {
+	two := uint64(2)
+	number := &jsonschema.Schema{Type: "number", Minimum: "0"}
+	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Const: "none"}, {Type: "array", Items: number, MinItems: &two, MaxItems: &two}}}
+}
+
 func (v *LearningRate) setNode(d *decoder, n ast.Node, path string) {
 	if m, ok := n.(*ast.MappingNode); ok {
 		type plain LearningRate

@@ -33,9 +33,10 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 		ch = s.chains.of(chainKey{row.num, c.Attempt})
 		ch.recall(func() *tip { return s.newestTip(ctx, c.Rollout, ch.key) })
 	}
-	t := s.codec.textOf(c)
-	told := ch.tell(&t)
-	s.codec.write(row, &told)
+	d := s.codec.draft(c)
+	defer s.codec.free(&d)
+	told := ch.tell(&d, s.textAt)
+	s.codec.write(row, &told, &d)
 	var run fulgur.RunID
 	err = s.do(ctx, op, func(b *batch) error {
 		if c.Rollout != "" {
@@ -47,23 +48,20 @@ func (s *Store) AppendCall(ctx context.Context, c *fulgur.Call) error {
 		}
 		if row.base != 0 && s.drops.Load() != drops {
 			// Its base may be gone: it stands for itself.
-			told = (*chain)(nil).tell(&t)
-			s.codec.write(row, &told)
+			alone := d.alone()
+			s.codec.write(row, &alone, &d)
 			ch = nil
 		}
 		row.seq = b.next()
 		b.calls = append(b.calls, row)
 		return nil
 	})
-	if err != nil || ch == nil {
-		s.codec.free(told.next)
-	}
 	if err != nil {
 		return err
 	}
 	if ch != nil {
 		told.next.recorded(row.seq)
-		s.chains.keep(ch, told.next, told.old, s.codec.free)
+		s.chains.keep(ch, told.next, told.old)
 	}
 	c.Seq = row.seq
 	if c.Run == "" {
@@ -253,10 +251,23 @@ func (s *Store) newestTip(ctx context.Context, id fulgur.RolloutID, k chainKey) 
 	if err != nil || over > maxRecalled {
 		return nil
 	}
-	if t.text, err = located(read); err != nil {
+	d, err := s.codec.located(read)
+	if err != nil {
 		return nil
 	}
+	t.marks = d.marks
 	return t
+}
+
+// textAt reads the text of the call at a position.
+func (s *Store) textAt(at fulgur.Seq) (text, error) {
+	cols := &columns{}
+	err := s.queries.base.QueryRowContext(context.Background(), int64(at)).Scan(&cols.base, (*[]byte)(&cols.prompt), (*[]byte)(&cols.bodies))
+	if err != nil {
+		return text{}, err
+	}
+	t, _, err := s.readAlone(context.Background(), cols)
+	return t, err
 }
 
 // readAlone builds the text of a row from those that it is told against, the

@@ -17,24 +17,15 @@ const (
 	levels = 3
 )
 
-// text is what is told of a call against another: its bodies, section after
-// section, and its prompt ids as 4-byte words.
-type text struct {
-	body  []byte
-	parts [bodyParts + 1]int // where each section of body starts; the last is its end
-	said  [2]int             // where its messages are in body
-	ids   []byte
-}
-
 // anchor is how a tip's text is told against an earlier one of its chain.
 type anchor struct {
 	seq       fulgur.Seq
 	body, ids []piece
 }
 
-// tip is the newest call of a chain, with its text.
+// tip is the newest call of a chain, with what its next one is compared with.
 type tip struct {
-	text
+	marks   tellMarks
 	seq     fulgur.Seq
 	k       int            // its number in the chain
 	anchors [levels]anchor // the last multiple of 8, of 64, of 512
@@ -44,7 +35,7 @@ type tip struct {
 // titles, summaries.
 const maxTips = 4
 
-// maxChained bounds the memory for tips, in bytes.
+// maxChained bounds the memory for tips, in bytes: an agent-sized one has 30 KB.
 const maxChained = 28 << 20
 
 // chain holds the tips of one attempt's conversations, the last used in front.
@@ -90,12 +81,11 @@ func (c *chains) of(k chainKey) *chain {
 	return ch
 }
 
-// keep makes t, whose call is on record, a tip of ch; old, if it is still one,
-// goes. What is dropped is handed to free.
-func (c *chains) keep(ch *chain, t, old *tip, free func(*tip)) {
-	size := ch.put(t, old, free)
+// keep makes t, whose call is on record, a tip of ch; old, if it is still one, goes.
+func (c *chains) keep(ch *chain, t, old *tip) {
+	size := ch.put(t, old)
 	c.mu.Lock()
-	var gone []*chain
+	defer c.mu.Unlock()
 	if c.byKey[ch.key] == ch {
 		c.bytes += size - ch.size
 		ch.size = size
@@ -107,70 +97,47 @@ func (c *chains) keep(ch *chain, t, old *tip, free func(*tip)) {
 		if other != ch {
 			delete(c.byKey, k)
 			c.bytes -= other.size
-			gone = append(gone, other)
 		}
-	}
-	c.mu.Unlock()
-	for _, g := range gone {
-		g.clear(free)
 	}
 }
 
 // drop forgets the chain of an attempt.
-func (c *chains) drop(k chainKey, free func(*tip)) {
+func (c *chains) drop(k chainKey) {
 	c.mu.Lock()
-	ch := c.byKey[k]
-	if ch == nil {
-		c.mu.Unlock()
-		return
+	defer c.mu.Unlock()
+	if ch := c.byKey[k]; ch != nil {
+		delete(c.byKey, k)
+		c.bytes -= ch.size
 	}
-	delete(c.byKey, k)
-	c.bytes -= ch.size
-	c.mu.Unlock()
-	ch.clear(free)
 }
 
 // forget gives up all chains of some rollouts.
-func (c *chains) forget(nums []int64, free func(*tip)) {
+func (c *chains) forget(nums []int64) {
 	c.mu.Lock()
-	var out []chainKey
-	for k := range c.byKey {
+	defer c.mu.Unlock()
+	for k, ch := range c.byKey {
 		if slices.Contains(nums, k.num) {
-			out = append(out, k)
+			delete(c.byKey, k)
+			c.bytes -= ch.size
 		}
-	}
-	c.mu.Unlock()
-	for _, k := range out {
-		c.drop(k, free)
 	}
 }
 
-func (ch *chain) put(t, old *tip, free func(*tip)) (size int) {
+func (ch *chain) put(t, old *tip) (size int) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	kept := make([]*tip, 1, maxTips)
 	kept[0] = t
 	for _, x := range ch.tips {
-		if x == old || len(kept) == maxTips {
-			free(x)
-			continue
+		if x != old && len(kept) < maxTips {
+			kept = append(kept, x)
 		}
-		kept = append(kept, x)
 	}
 	ch.tips = kept
 	for _, x := range kept {
-		size += 1024 + cap(x.body) + cap(x.ids)
+		size += 1024 + x.marks.size()
 	}
 	return size
-}
-
-func (ch *chain) clear(free func(*tip)) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	for _, t := range ch.tips {
-		free(t)
-	}
-	ch.tips = nil
 }
 
 // recall gives a chain without a tip, of an attempt that called before a restart
@@ -198,67 +165,57 @@ type told struct {
 	next, old *tip
 }
 
-// tell finds the tip that says the most of t, and tells t against it; a nil chain
-// has none.
-func (ch *chain) tell(t *text) told {
+// tell finds the tip that says the most of d, and tells d against it; a nil chain
+// has none. Hashes of blocks find what stands where it stood before. Where that leaves
+// much, read gives the text of the tip's call, to look closer.
+func (ch *chain) tell(d *draft, read func(fulgur.Seq) (text, error)) told {
 	if ch == nil {
-		return told{body: whole(t.body), ids: whole(t.ids), next: &tip{text: *t}}
+		return d.alone()
 	}
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	var best *tip
 	score := -1
 	for _, x := range ch.tips {
-		if s := x.agrees(t); s > score {
-			best, score = x, s
+		if said, ids := x.common(d); said+ids > score {
+			best, score = x, said+ids
 		}
 	}
-	next := &tip{text: *t}
 	if best == nil {
-		next.stand()
-		return told{body: whole(t.body), ids: whole(t.ids), next: next}
+		out := d.alone()
+		out.next.stand()
+		return out
 	}
-	out := told{base: best.seq, next: next}
-	for i := range bodyParts {
-		out.body = diff(out.body, best.body[best.parts[i]:best.parts[i+1]], t.body[t.parts[i]:t.parts[i+1]], best.parts[i])
-	}
-	out.ids = diff(nil, best.ids, t.ids, 0)
-	if best.goesOn(t) {
+	out := told{base: best.seq, next: &tip{marks: d.marks}}
+	out.body, out.ids = d.against(best, read)
+	if best.goesOn(d) {
 		out.old = best
 	}
-	next.follow(best, &out)
+	out.next.follow(best, &out)
 	return out
 }
 
-// agrees is in bytes of messages and prompt ids: those in which t goes on from x.
-func (x *tip) agrees(t *text) int {
-	said, ids := x.common(t)
-	return said + ids
-}
-
-// goesOn says whether t is of x's conversation: by three quarters of x's messages or
+// goesOn says whether d is of x's conversation: by three quarters of x's messages or
 // of its prompt ids. By both together a server that starts each prompt with an id of
 // its own had every call begin a conversation.
-func (x *tip) goesOn(t *text) bool {
-	said, ids := x.common(t)
-	all := x.said[1] - x.said[0]
-	return all > 0 && said >= all*3/4 || len(x.ids) > 0 && ids >= len(x.ids)*3/4
+func (x *tip) goesOn(d *draft) bool {
+	said, ids := x.common(d)
+	allSaid, allIDs := x.marks.segs[segSaid].n, x.marks.ids.n
+	return allSaid > 0 && said >= allSaid*3/4-block || allIDs > 0 && ids >= allIDs*3/4-block
 }
 
-func (x *tip) common(t *text) (said, ids int) {
-	return commonPrefix(x.body[x.said[0]:x.said[1]], t.body[t.said[0]:t.said[1]]), commonPrefix(x.ids, t.ids)
+// common is in bytes of messages and prompt ids: those in which d goes on from x.
+func (x *tip) common(d *draft) (said, ids int) {
+	return d.marks.segs[segSaid].shared(d.seed, &x.marks.segs[segSaid], d.segs[segSaid]), d.marks.ids.shared(d.seed, &x.marks.ids, d.ids)
 }
 
-// whole are the pieces of a text that stands for itself.
-func whole(b []byte) []piece { return addPiece(nil, own, len(b)) }
-
-// same are the pieces of a text against itself.
-func same(b []byte) []piece { return []piece{{0, len(b)}} }
+// same are the pieces of a text of n bytes against itself.
+func same(n int) []piece { return []piece{{0, n}} }
 
 // stand makes t the first of its chain.
 func (t *tip) stand() {
 	for l := range t.anchors {
-		t.anchors[l] = anchor{body: same(t.body), ids: same(t.ids)}
+		t.anchors[l] = anchor{body: same(t.marks.len()), ids: same(t.marks.ids.n)}
 	}
 }
 
@@ -275,7 +232,7 @@ func (t *tip) follow(prev *tip, out *told) {
 		a := anchor{seq: prev.anchors[l].seq, body: compose(body, prev.anchors[l].body), ids: compose(ids, prev.anchors[l].ids)}
 		if turn {
 			out.base, out.body, out.ids = a.seq, a.body, a.ids
-			a = anchor{body: same(t.body), ids: same(t.ids)}
+			a = anchor{body: same(t.marks.len()), ids: same(t.marks.ids.n)}
 		}
 		t.anchors[l] = a
 	}

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"slices"
 	"sync"
@@ -22,7 +24,8 @@ import (
 type codec struct {
 	enc  *zstd.Encoder
 	dec  *zstd.Decoder
-	bufs sync.Pool // *[]byte, of texts and deltas
+	bufs sync.Pool // *[]byte, of messages and deltas
+	seed maphash.Seed
 }
 
 func newCodec() (*codec, error) {
@@ -35,7 +38,7 @@ func newCodec() (*codec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &codec{enc: enc, dec: dec, bufs: sync.Pool{New: func() any { return new([]byte) }}}, nil
+	return &codec{enc: enc, dec: dec, bufs: sync.Pool{New: func() any { return new([]byte) }}, seed: maphash.MakeSeed()}, nil
 }
 
 // callRow is a call as it is stored.
@@ -106,31 +109,26 @@ func (c *codec) encode(call *fulgur.Call) (*callRow, error) {
 	return row, nil
 }
 
-// textOf builds the text of a call in buffers that free takes back.
-func (c *codec) textOf(call *fulgur.Call) text {
-	var t text
-	body, turnBuf := c.buf(), c.buf()
-	turnBuf, from, to := appendTurns(turnBuf, &turns{call.Messages, call.Tools, call.Reply})
-	for i, p := range [bodyParts][]byte{partExperts: call.RoutedExperts, partResponse: call.Response, partRequest: call.Request, partSent: call.Sent, partTurns: turnBuf} {
-		t.parts[i] = len(body)
-		body = binary.AppendUvarint(body, uint64(len(p)))
-		body = append(body, p...)
+// write puts what is told of a call into its row.
+func (c *codec) write(row *callRow, o *told, d *draft) {
+	row.base = o.base
+	row.bodies = c.pack(d.own(appendPieces(c.buf(), o.body), o.body))
+	row.bodies[0] |= formSelf
+	if row.call.PromptIDs != nil {
+		row.promptIDs = c.pack(appendOwn(appendPieces(c.buf(), o.ids), o.ids, d.ids))
 	}
-	t.parts[bodyParts] = len(body)
-	turnsAt := t.parts[partTurns+1] - len(turnBuf)
-	t.said = [2]int{turnsAt + from, turnsAt + to}
-	t.body, t.ids = body, appendInt32s(c.buf(), call.PromptIDs)
-	c.put(turnBuf)
-	return t
 }
 
-// write puts what is told of a call into its row.
-func (c *codec) write(row *callRow, o *told) {
-	row.base = o.base
-	row.bodies = c.pack(o.body, o.next.body)
-	if row.call.PromptIDs != nil {
-		row.promptIDs = c.pack(o.ids, o.next.ids)
+// appendOwn appends what pieces have of text's own.
+func appendOwn(b []byte, ps []piece, text []byte) []byte {
+	off := 0
+	for _, p := range ps {
+		if p.from == own {
+			b = append(b, text[off:off+p.n]...)
+		}
+		off += p.n
 	}
+	return b
 }
 
 // The forms of a packed delta.
@@ -140,12 +138,16 @@ const (
 	formZstd
 )
 
+// formSelf is added to the form of bodies whose pieces may lie in the text itself, and,
+// where it stands for itself, in its prompt ids as text (textIDs). Records of binaries
+// before it have none.
+const formSelf = 0x10
+
 // Under smallDelta bytes, s2 takes a fraction of zstd's time for a few bytes more.
 const smallDelta = 4 << 10
 
-// pack compresses the delta of text that ps says.
-func (c *codec) pack(ps []piece, text []byte) []byte {
-	plain := appendDelta(c.buf(), ps, text)
+// pack compresses a delta, and takes its buffer back.
+func (c *codec) pack(plain []byte) []byte {
 	defer c.put(plain)
 	var out []byte
 	switch n := len(plain); {
@@ -165,7 +167,7 @@ func (c *codec) pack(ps []piece, text []byte) []byte {
 	return out
 }
 
-// unpack builds the text that pack was given, from its base.
+// unpack builds the prompt ids that pack was given the delta of, from those of its base.
 func (c *codec) unpack(base, packed []byte) ([]byte, error) {
 	delta, err := c.expand(packed)
 	if err != nil {
@@ -174,13 +176,30 @@ func (c *codec) unpack(base, packed []byte) ([]byte, error) {
 	return apply(base, delta)
 }
 
+// bodyBase is what the pieces of a row's delta lie in: its base, or, for one that stands
+// for itself, its prompt ids as text.
+func bodyBase(cols *columns, base, delta []byte, ids func() ([]byte, error)) ([]byte, error) {
+	if cols.base.Int64 != 0 || cols.bodies[0]&formSelf == 0 {
+		return base, nil
+	}
+	ps, _, err := readPieces(delta)
+	if err != nil || !slices.ContainsFunc(ps, func(p piece) bool { return p.from != own && p.from < selfAt }) {
+		return nil, err
+	}
+	words, err := ids()
+	if err != nil || len(words) > maxText/4 {
+		return nil, errors.Join(err, errDelta)
+	}
+	return textIDs(make([]byte, 0, 2*len(words)), words), nil
+}
+
 // expand undoes the compression of a delta.
 func (c *codec) expand(packed []byte) ([]byte, error) {
 	if len(packed) == 0 {
 		return nil, errDelta
 	}
 	delta, err := packed[1:], error(nil)
-	switch packed[0] {
+	switch packed[0] &^ formSelf {
 	case formPlain:
 		delta = bytes.Clone(delta) // of a row that is read over
 	case formS2:
@@ -215,6 +234,10 @@ func (c *codec) readFront(cols *columns, base []byte) (front []byte, err error) 
 	if err != nil {
 		return nil, err
 	}
+	base, err = bodyBase(cols, base, delta, func() ([]byte, error) { return c.unpack(nil, cols.prompt) })
+	if err != nil {
+		return nil, err
+	}
 	return applyFront(base, delta, frontLen)
 }
 
@@ -238,12 +261,9 @@ func (c *codec) buf() []byte { return (*c.bufs.Get().(*[]byte))[:0] }
 
 func (c *codec) put(b []byte) { c.bufs.Put(&b) }
 
-// free takes back the buffers of a text that nobody reads any more.
-func (c *codec) free(t *tip) {
-	c.put(t.body)
-	c.put(t.ids)
-	t.body, t.ids = nil, nil
-}
+// text is what is told of a call against another: its bodies, section after section, and
+// its prompt ids as 4-byte words.
+type text struct{ body, ids []byte }
 
 // columns are the large columns of a call. base is NULL where they are in the
 // form of schema 1: ids as they are, bodies as one zstd frame.
@@ -259,8 +279,18 @@ func (c *codec) read(cols *columns, base text) (t text, err error) {
 		t.body, err = c.dec.DecodeAll(cols.bodies, nil)
 		return t, err
 	}
-	if t.body, err = c.unpack(base.body, cols.bodies); err == nil && cols.prompt != nil {
-		t.ids, err = c.unpack(base.ids, cols.prompt)
+	if cols.prompt != nil {
+		if t.ids, err = c.unpack(base.ids, cols.prompt); err != nil {
+			return t, err
+		}
+	}
+	delta, err := c.expand(cols.bodies)
+	if err != nil {
+		return t, err
+	}
+	from, err := bodyBase(cols, base.body, delta, func() ([]byte, error) { return t.ids, nil })
+	if err == nil {
+		t.body, err = apply(from, delta)
 	}
 	return t, err
 }
@@ -333,34 +363,32 @@ func sections(body []byte) (parts [bodyParts][]byte, err error) {
 	return parts, nil
 }
 
-// located is a text that was read, as textOf would have built it: the next call
-// of its attempt can be told against it.
-func located(t text) (text, error) {
+// located is a text that was read, as a draft: the next call of its attempt can be told
+// against it.
+func (c *codec) located(t text) (draft, error) {
 	parts, err := sections(t.body)
 	if err != nil {
-		return t, err
+		return draft{}, err
 	}
-	at := 0
-	for i, p := range parts {
-		if t.parts[i] = at; at < len(t.body) {
-			at += len(binary.AppendUvarint(nil, uint64(len(p)))) + len(p)
-		}
-	}
-	t.parts[bodyParts] = at
+	from, to := 0, 0
 	r := &cutter{b: parts[partTurns]}
 	if len(r.b) > 0 && r.b[0] == turnsFormat {
-		end := t.parts[partTurns+1]
+		all := len(r.b)
 		r.b = r.b[1:]
 		n := r.count()
-		t.said[0] = end - len(r.b)
+		from = all - len(r.b)
 		for ; n > 0 && !r.bad; n-- {
 			r.message(&fulgur.Message{})
 		}
-		if t.said[1] = end - len(r.b); r.bad {
-			return t, errTurns
+		if to = all - len(r.b); r.bad {
+			return draft{}, errTurns
 		}
 	}
-	return t, nil
+	d := c.cut(parts, from, to, t.ids)
+	if d.marks.len() != len(t.body) {
+		return draft{}, errDelta // of an older binary, with fewer sections
+	}
+	return d, nil
 }
 
 // nil and empty differ: no ids is not the same as an empty list of them.

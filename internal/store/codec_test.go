@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"database/sql"
 	"encoding/json"
 	"strings"
@@ -60,28 +61,34 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%d ids of %d bytes", len(call.PromptIDs), len(got.ids))
 		}
 		if err == nil {
-			if l, err := located(got); err == nil && (l.said[0] > l.said[1] || l.said[1] > len(l.body) || l.parts[bodyParts] > len(l.body)) {
-				t.Errorf("located at %v and %v of %d bytes", l.said, l.parts, len(l.body))
+			if d, err := c.located(got); err == nil && !bytes.Equal(bytes.Join(d.segs[:], nil), got.body) {
+				t.Errorf("%q is cut into %q", got.body, d.segs)
 			}
 		}
 	})
 }
 
-// encoded is a call's row, told as the next of ch.
+// encoded is a call's row, told as the next of ch by marks alone.
 func encoded(t testing.TB, c *codec, ch *chain, call *fulgur.Call) *callRow {
+	t.Helper()
+	return encodedWith(t, c, ch, call, nil)
+}
+
+func encodedWith(t testing.TB, c *codec, ch *chain, call *fulgur.Call, read func(fulgur.Seq) (text, error)) *callRow {
 	t.Helper()
 	row, err := c.encode(call)
 	if err != nil {
 		t.Fatal(err)
 	}
-	txt := c.textOf(call)
-	told := ch.tell(&txt)
-	c.write(row, &told)
+	d := c.draft(call)
+	told := ch.tell(&d, read)
+	c.write(row, &told, &d)
 	row.seq = call.Seq
 	if ch != nil {
 		told.next.recorded(call.Seq)
-		ch.put(told.next, told.old, c.free)
+		ch.put(told.next, told.old)
 	}
+	c.free(&d)
 	return row
 }
 

@@ -14,10 +14,13 @@ import (
 // index of the base is built: what is the same costs a comparison.
 
 // piece is a run of n bytes of a text: at from in its base, or with from own the
-// text's own.
+// text's own, or from selfAt on at from-selfAt in what comes before in the text itself.
 type piece struct{ from, n int }
 
-const own = -1
+const (
+	own    = -1
+	selfAt = maxText // no base is longer
+)
 
 // minCopy is the shortest run that is worth naming in place of repeating.
 const minCopy = 12
@@ -123,8 +126,8 @@ func commonSuffix(a, b []byte) int {
 func compose(ps, middle []piece) []piece {
 	out := make([]piece, 0, len(ps)+len(middle))
 	for _, p := range ps {
-		if p.from == own {
-			out = addPiece(out, own, p.n)
+		if p.from == own || p.from >= selfAt {
+			out = addPiece(out, p.from, p.n)
 			continue
 		}
 		off, from, left := 0, p.from, p.n // off: where m lies in the middle text
@@ -134,7 +137,7 @@ func compose(ps, middle []piece) []piece {
 			}
 			if skip := from - off; skip < m.n {
 				n := min(m.n-skip, left)
-				if m.from == own {
+				if m.from == own || m.from >= selfAt {
 					out = addPiece(out, own, n)
 				} else {
 					out = addPiece(out, m.from+skip, n)
@@ -147,10 +150,10 @@ func compose(ps, middle []piece) []piece {
 	return out
 }
 
-// appendDelta appends pieces and what is text's own in a form that apply reads:
-// the number of pieces, each as its length (with a bit for a copy) and where a
-// copy starts (relative to the end of the last one), then the own bytes.
-func appendDelta(b []byte, ps []piece, text []byte) []byte {
+// appendPieces appends pieces in a form that apply reads: how many, and each as its
+// length (with a bit for a copy) and where a copy starts (relative to the end of the last
+// one). What is the text's own follows.
+func appendPieces(b []byte, ps []piece) []byte {
 	b = binary.AppendUvarint(b, uint64(len(ps)))
 	at := 0
 	for _, p := range ps {
@@ -161,13 +164,6 @@ func appendDelta(b []byte, ps []piece, text []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(p.n)<<1|1)
 		b = binary.AppendVarint(b, int64(p.from-at))
 		at = p.from + p.n
-	}
-	off := 0
-	for _, p := range ps {
-		if p.from == own {
-			b = append(b, text[off:off+p.n]...)
-		}
-		off += p.n
 	}
 	return b
 }
@@ -195,7 +191,7 @@ func readPieces(delta []byte) (ps []piece, rest []byte, err error) {
 		p := piece{own, int(v >> 1)}
 		if v&1 == 1 {
 			d, w := binary.Varint(rest)
-			if w <= 0 || d > maxText || d < -maxText {
+			if w <= 0 || d > 2*maxText || d < -2*maxText {
 				return nil, nil, errDelta
 			}
 			rest = rest[w:]
@@ -223,11 +219,17 @@ func apply(base, delta []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return build(base, rest, ps)
+}
+
+// build joins pieces of a base, of rest, which is the text's own, and of the text itself.
+func build(base, rest []byte, ps []piece) ([]byte, error) {
 	size := 0
 	for _, p := range ps {
-		if size += p.n; p.from != own && p.from+p.n > len(base) {
+		if p.from != own && p.from < selfAt && p.from+p.n > len(base) || p.from >= selfAt && p.from-selfAt+p.n > size {
 			return nil, errDelta
 		}
+		size += p.n
 	}
 	if size == len(rest) {
 		return rest, nil // nothing of a base: no copy either
@@ -235,10 +237,13 @@ func apply(base, delta []byte) ([]byte, error) {
 	var out strings.Builder // its memory is not zeroed first
 	out.Grow(size)
 	for _, p := range ps {
-		if p.from == own {
+		switch {
+		case p.from == own:
 			out.Write(rest[:p.n])
 			rest = rest[p.n:]
-		} else {
+		case p.from >= selfAt:
+			out.WriteString(out.String()[p.from-selfAt : p.from-selfAt+p.n])
+		default:
 			out.Write(base[p.from : p.from+p.n])
 		}
 	}

@@ -60,7 +60,7 @@ func (s *Store) DropRecords(ctx context.Context, run fulgur.RunID, before time.T
 			nums := slices.DeleteFunc(slices.Clone(nums), func(n int64) bool {
 				return slices.ContainsFunc(b.calls, func(c *callRow) bool { return c.num == n })
 			})
-			s.chains.forget(nums, s.codec.free)
+			s.chains.forget(nums)
 			s.drops.Add(1)
 			b.dropped = append(b.dropped, nums...)
 			// The log's positions must not be given twice, though the rows that had the newest are gone.

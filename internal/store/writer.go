@@ -153,11 +153,11 @@ func (s *Store) dropChains(b *batch) {
 	for _, e := range b.entries {
 		for i := range e.attempts {
 			if a := &e.attempts[i]; e.hidden || a.Phase == fulgur.PhaseEnded {
-				s.chains.drop(chainKey{e.num, a.ID}, s.codec.free)
+				s.chains.drop(chainKey{e.num, a.ID})
 			}
 		}
 		if e.hidden || e.State.Terminal() {
-			s.chains.drop(chainKey{e.num, e.LastAttempt}, s.codec.free)
+			s.chains.drop(chainKey{e.num, e.LastAttempt})
 		}
 	}
 }

@@ -336,6 +336,7 @@ func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Cal
 		e.line.Class, e.line.Outcome = fulgur.OutcomeAgent, "failed"
 	}
 	reward := t.grade(&e.line, r, calls)
+	reward = t.o.Audit.apply(&e.line, r, calls, reward, t.o.AgentFailure)
 	for i := range calls {
 		e.line.Sampled += len(calls[i].SampledIDs)
 	}
@@ -343,16 +344,8 @@ func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Cal
 		e.versions(calls)
 	}
 	if a.train {
-		e.built = sample.Build(r.Group, calls, sample.Options{MaxTokens: t.maxTokens})
-		e.line.Sampled, e.line.Trained, e.line.Samples = e.built.Sampled, e.built.Trained, len(e.built.Samples)
-		for _, why := range e.built.Reasons {
-			if why != "" {
-				if e.line.Untrained == nil {
-					e.line.Untrained = map[string]int{}
-				}
-				e.line.Untrained[why]++
-			}
-		}
+		e.built = sample.Build(r.Group, calls, t.samplesConfig().Options())
+		e.line.Take(&e.built)
 	}
 	return e, reward
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/audit"
 )
 
 // An Event is what the Observer gets: the terminal view, the report and the JSON
@@ -104,6 +105,8 @@ type RolloutLine struct {
 	Reward    *float64            `json:"reward"`            // null: none
 	Why       string              `json:"why,omitempty"`     // what the grader said
 	Masked    string              `json:"masked,omitempty"`  // why it neither trains nor votes
+	Audit     []audit.Finding     `json:"audit,omitempty"`   // traces of shortcuts in its calls
+	Audited   string              `json:"audited,omitempty"` // what followed: flag, zero, mask, fail
 	Advantage float64             `json:"advantage,omitempty"`
 	Weight    float64             `json:"weight,omitempty"` // of each trained token
 	Calls     int                 `json:"calls"`
@@ -111,6 +114,11 @@ type RolloutLine struct {
 	Samples   int                 `json:"samples,omitempty"`
 	Sampled   int                 `json:"sampled"` // T: tokens sampled in its own conversation
 	Trained   int                 `json:"trained,omitempty"`
+	Lost      map[string]int      `json:"lost,omitempty"`            // sampled tokens that do not train, by their call's reason
+	Breaks    map[string]int      `json:"breaks,omitempty"`          // where its lineages broke, by class
+	Again     int                 `json:"prefilled_again,omitempty"` // prompt tokens that a prefix cache would have held without the breaks
+	// SamplesHash is that of its samples (sample.Hash).
+	SamplesHash string `json:"samples_hash,omitempty"`
 	// Version is the policy that sampled its first token; Last the one of its last
 	// token where that is another.
 	Version fulgur.PolicyVersion  `json:"version"`

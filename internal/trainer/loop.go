@@ -202,6 +202,9 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.maxTokens = o.MaxTokens; t.maxTokens == 0 {
 		t.maxTokens = info.ContextLength
 	}
+	if err := t.writeSamplesConfig(); err != nil {
+		return err
+	}
 	c := o.Schedule
 	c.Order = schedule.Order{Rows: len(o.Train.Rows), Seed: o.Seed}
 	c.GroupsPerStep, c.GroupSize, c.Steps, c.Epochs = o.GroupsPerStep, o.GroupSize, o.Steps, o.Epochs

@@ -94,9 +94,11 @@ func (t *trainer) record(done *StepDone, adv advantage.Result, rollouts []ended,
 		values["train/entropy"] = m.entropy / float64(m.tokens)
 	}
 	maps.Copy(values, m.values)
+	maps.Copy(values, audited(c.lines))
 	for outcome, k := range c.outcomes {
 		values["outcomes/"+outcome] = float64(k)
 	}
+	measureSamples(values, c.lines)
 	t.pend(values, c.lines)
 	t.o.Observer(*done)
 	t.warnings(done.Step, adv, &c, m, len(rollouts))

@@ -17,6 +17,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/data"
 	"github.com/fulgur-rl/fulgur/internal/trainer/metrics"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
@@ -142,8 +143,11 @@ type Options struct {
 	// AgentFailure is the reward of a rollout that failed by its agent's fault;
 	// nil: it is graded on what it left.
 	AgentFailure *float64
-	MaxTokens    int     // longest sample; 0: the engine's context
-	Pass         float64 // a reward of at least this is a pass; 0: 1
+	Audit        Audit // shortcuts that are looked for
+	MaxTokens    int   // longest sample; 0: the engine's context
+	// Samples says how calls become samples: Level, OverLong and Replay.
+	Samples sample.Options
+	Pass    float64 // a reward of at least this is a pass; 0: 1
 
 	ValidateEvery   int64 // steps; 0: never
 	Stop            Stop

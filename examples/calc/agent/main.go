@@ -14,7 +14,7 @@ import (
 func main() {
 	// The process lives for a few calls: collecting garbage and waking threads
 	// would be most of its work.
-	worker := len(os.Args) > 1
+	worker := len(os.Args) > 1 && os.Args[1] == "-worker"
 	if !worker {
 		debug.SetGCPercent(-1)
 	}

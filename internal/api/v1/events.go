@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
-	"github.com/fulgur-rl/fulgur/internal/api"
 	"github.com/tidwall/gjson"
 )
 
@@ -53,7 +52,7 @@ func (s *server) postEvent(ctx context.Context, r *in) (int, any, error) {
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return 0, nil, problems{{"json_invalid", []any{"body"}, "JSON decode error", nil}}
 	}
-	if err := api.CheckAgentEvent(r.who, kind, raw["data"]); err != nil {
+	if err := s.Events.Take(ctx, r.who, kind, raw["data"]); err != nil {
 		return 0, nil, err
 	}
 	ev, err := s.Store.AppendEvent(ctx, fulgur.Event{Rollout: r.rollout, Attempt: r.attempt, Type: kind, Data: raw["data"]})

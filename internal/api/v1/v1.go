@@ -68,6 +68,8 @@ type Options struct {
 	Store   Store
 	Pauser  Pauser // nil: /proxy/{pause,resume,state} are not there
 	MaxBody int64  // bytes of a request; 0: 64 MiB
+	// Events bounds what agents post; nil: the default limits.
+	Events *api.EventBudget
 	// Own gives what an attempt's credential may see of its rollout, as v1's
 	// agents read it; false: nothing. nil: nobody sees anything.
 	Own func(context.Context, fulgur.Rollout) (fulgur.Rollout, bool)
@@ -77,6 +79,9 @@ type Options struct {
 func New(o Options) http.Handler {
 	if o.MaxBody == 0 {
 		o.MaxBody = 64 << 20
+	}
+	if o.Events == nil {
+		o.Events = api.NewEventBudget(api.EventLimits{}, o.Store, nil)
 	}
 	s := &server{Options: o}
 	return http.HandlerFunc(s.serve)

@@ -196,7 +196,7 @@ func (s *server) attemptRoutes() {
 			return nil, api.ProblemOf(err)
 		}
 		who, _ := ctx.Value(identityKey{}).(fulgur.Identity)
-		if err := api.CheckAgentEvent(who, in.Body.Type, in.Body.Data); err != nil {
+		if err := s.Events.Take(ctx, who, in.Body.Type, in.Body.Data); err != nil {
 			return nil, api.ProblemOf(err)
 		}
 		ev, err := s.Store.AppendEvent(ctx, fulgur.Event{Rollout: in.ID, Attempt: in.Attempt, Type: in.Body.Type, Data: in.Body.Data})

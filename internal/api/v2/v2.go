@@ -81,6 +81,8 @@ type Options struct {
 	Capabilities api.Capabilities
 	Heartbeat    time.Duration // of a watch; 0: 15 s
 	MaxBody      int64         // bytes of a request; 0: 64 MiB
+	// Events bounds what agents post; nil: the default limits.
+	Events *api.EventBudget
 }
 
 // Prefix is where the API's routes are.
@@ -96,6 +98,9 @@ func New(o Options) http.Handler {
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 64 << 20
+	}
+	if o.Events == nil {
+		o.Events = api.NewEventBudget(api.EventLimits{}, o.Store, nil)
 	}
 	if o.Gate == nil {
 		o.Gate = noGate{}

@@ -18,6 +18,7 @@ type member struct {
 	call    int     // at work, or next
 	done    float64 // tokens of it that a cut call has
 	started float64
+	arrived float64 // its call, first
 	ends    float64 // of its call, in the sampler's count
 	closed  bool
 }
@@ -203,6 +204,7 @@ func (w *world) goOn(m *member) {
 		case last:
 			w.finish(m)
 		default:
+			m.arrived = w.now
 			w.arrive(m)
 		}
 	})
@@ -228,6 +230,9 @@ func (w *world) answered(m *member) {
 	w.sum.tokens += m.Calls[m.call].Tokens
 	if m.closed {
 		w.sum.wasted += m.Calls[m.call].Tokens
+	}
+	if w.seen != nil {
+		w.seen(Served{m.arrived, w.now, m.Calls[m.call].Tokens})
 	}
 	m.call, m.done = m.call+1, 0
 	if !m.closed {

@@ -8,25 +8,35 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
 // Main is the whole program: it takes its task from QUESTION, prints the final
 // answer on stdout and returns the exit code. With the argument -worker it takes
-// rollouts from stdin instead, one JSON line each.
+// rollouts from stdin instead, one JSON line each; with -wait=200ms its calculator
+// takes that long, as the tools of real agents do (see Slow).
 func Main(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	client := &http.Client{Transport: NewTransport()}
 	var err error
 	switch {
 	case len(args) == 0:
 		var answer string
-		if answer, err = answerQuestion(ctx, client, getenv); err == nil {
+		if answer, err = answerQuestion(ctx, client, getenv, 0); err == nil {
+			_, err = fmt.Fprintln(stdout, answer)
+		}
+	case len(args) == 1 && strings.HasPrefix(args[0], waitFlag):
+		var answer string
+		var wait time.Duration
+		if wait, err = time.ParseDuration(args[0][len(waitFlag):]); err != nil || wait <= 0 {
+			err = fmt.Errorf("%s: want a time above 0 such as 200ms", args[0])
+		} else if answer, err = answerQuestion(ctx, client, getenv, wait); err == nil {
 			_, err = fmt.Fprintln(stdout, answer)
 		}
 	case len(args) == 1 && args[0] == "-worker":
 		err = Worker(ctx, client, getenv, stdin, stdout, stderr)
 	default:
-		err = fmt.Errorf("unknown arguments %q: the agent takes its task from QUESTION, or rollouts from standard input with -worker", args)
+		err = fmt.Errorf("unknown arguments %q: the agent takes its task from QUESTION, or rollouts from standard input with -worker, and its calculator's time from -wait=TIME", args)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "calc:", err)
@@ -35,7 +45,9 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdin 
 	return 0
 }
 
-func answerQuestion(ctx context.Context, client *http.Client, getenv func(string) string) (string, error) {
+const waitFlag = "-wait="
+
+func answerQuestion(ctx context.Context, client *http.Client, getenv func(string) string, wait time.Duration) (string, error) {
 	c, err := FromEnv(getenv)
 	if err != nil {
 		return "", err
@@ -44,7 +56,11 @@ func answerQuestion(ctx context.Context, client *http.Client, getenv func(string
 	if question == "" {
 		return "", errors.New("QUESTION is not set: it holds the story to answer")
 	}
-	return Run(ctx, NewChat(c, client), question, c.MaxCalls)
+	chat := NewChat(c, client)
+	if wait > 0 {
+		chat = Slow(chat, wait)
+	}
+	return Run(ctx, chat, question, c.MaxCalls)
 }
 
 // task is a line of the worker protocol: one rollout to run.
@@ -106,5 +122,5 @@ func runTask(ctx context.Context, client *http.Client, getenv func(string) strin
 			return v
 		}
 		return getenv(name)
-	})
+	}, 0)
 }
