@@ -11,64 +11,106 @@ import (
 type Served struct{ Start, End, Tokens float64 }
 
 // Fit finds Peak and Half of the throughput X(b) = Peak·b/(b+Half) of calls that
-// were seen: b/X(b) is linear in b, fitted by least squares over the time spent
-// at each b. A stretch of more than still seconds in which calls are in flight
-// and none ends (an update holds them) is left out; 0: none is. Where the calls
-// say nothing on how throughput grows, Half is 0 and Peak what was seen.
-func Fit(calls []Served, still float64) (peak, half float64) {
-	time, tokens := loads(withoutHolds(calls, still))
-	var w, sb, sy, sbb, sby, seen, all float64
-	for b, t := range time {
-		if b == 0 || t <= 0 || tokens[b] <= 0 {
-			continue
+// were seen: with b(t) in flight a call should sample the integral of
+// Peak/(b(t)+Half) over its time, and Half is where that is nearest to what all
+// calls did (least squares). Calls are held for hold seconds at a time (updates):
+// that much is left out of a stretch in which none ends for about as long; 0:
+// none is held.
+// Where the calls say nothing on how throughput grows, Half is 0 and Peak what
+// was seen; without calls both are 0. The first and the last tenth of the calls
+// only count as load: others that were in flight then may not have been seen.
+func Fit(calls []Served, hold float64) (peak, half float64) {
+	l := newLoad(withoutHolds(calls, hold))
+	best := math.Inf(1)
+	for k := -1; k < 48; k++ {
+		h := 0.0
+		if k >= 0 {
+			h = .25 * math.Pow(2, float64(k)/4) // up to 860
 		}
-		x, y := float64(b), float64(b)*t/tokens[b]
-		w, sb, sy, sbb, sby = w+t, sb+t*x, sy+t*y, sbb+t*x*x, sby+t*x*y
-		seen, all = seen+t, all+tokens[b]
+		p, off := l.fit(h)
+		if off < best*(1-1e-9) {
+			best, peak, half = off, p, h
+		}
 	}
-	if seen == 0 {
+	return peak, half
+}
+
+// load is how many calls were in flight, over time.
+type load struct {
+	tokens     []float64 // of each call, by start
+	start, end []int     // edges of each call
+	from, to   int       // the calls that are fitted
+	time       []float64 // from each edge to the next
+	flying     []int     // calls in flight then
+}
+
+func newLoad(calls []Served) load {
+	type edge struct {
+		at   float64
+		call int // below 0: its end
+	}
+	var l load
+	var edges []edge
+	calls = slices.Clone(calls)
+	slices.SortFunc(calls, func(x, y Served) int { return cmp.Or(cmp.Compare(x.Start, y.Start), cmp.Compare(x.End, y.End)) })
+	for _, c := range calls {
+		if c.End > c.Start && c.Tokens > 0 {
+			l.tokens = append(l.tokens, c.Tokens)
+			n := len(l.tokens)
+			edges = append(edges, edge{c.Start, n}, edge{c.End, -n})
+		}
+	}
+	slices.SortFunc(edges, func(x, y edge) int { return cmp.Or(cmp.Compare(x.at, y.at), x.call-y.call) })
+	l.from, l.to = len(l.tokens)/10, len(l.tokens)-len(l.tokens)/10
+	l.start, l.end = make([]int, len(l.tokens)), make([]int, len(l.tokens))
+	b := 0
+	for i, e := range edges {
+		if e.call > 0 {
+			l.start[e.call-1] = i
+			b++
+		} else {
+			l.end[-e.call-1] = i
+			b--
+		}
+		d := 0.0
+		if i+1 < len(edges) {
+			d = edges[i+1].at - e.at
+		}
+		l.time, l.flying = append(l.time, d), append(l.flying, b)
+	}
+	return l
+}
+
+// fit returns the peak that goes with a half, by which all calls together sample
+// what they did, and how far single calls are off, as a sum of squares.
+func (l load) fit(half float64) (peak, off float64) {
+	served := make([]float64, len(l.time)+1) // per unit of peak, up to each edge
+	for i, d := range l.time {
+		served[i+1] = served[i]
+		if l.flying[i] > 0 {
+			served[i+1] += d / (float64(l.flying[i]) + half)
+		}
+	}
+	var tokens, all float64
+	for i := l.from; i < l.to; i++ {
+		tokens += l.tokens[i]
+		all += served[l.end[i]] - served[l.start[i]]
+	}
+	if all <= 0 {
 		return 0, 0
 	}
-	slope := (w*sby - sb*sy) / (w*sbb - sb*sb)
-	at0 := (sy - slope*sb) / w
-	if !(slope > 0) || math.IsInf(slope, 0) || !(at0 > 0) {
-		return all / seen, 0
+	peak = tokens / all
+	for i := l.from; i < l.to; i++ {
+		d := l.tokens[i] - peak*(served[l.end[i]]-served[l.start[i]])
+		off += d * d
 	}
-	return 1 / slope, at0 / slope
+	return peak, off
 }
 
-// loads says for each number of calls in flight how long there were so many, and
-// how many tokens were sampled meanwhile, if each call samples evenly.
-func loads(calls []Served) (time, tokens []float64) {
-	type edge struct {
-		at, rate float64
-		n        int
-	}
-	var edges []edge
-	for _, c := range calls {
-		if d := c.End - c.Start; d > 0 && c.Tokens > 0 {
-			edges = append(edges, edge{c.Start, c.Tokens / d, 1}, edge{c.End, -c.Tokens / d, -1})
-		}
-	}
-	slices.SortFunc(edges, func(x, y edge) int { return cmp.Or(cmp.Compare(x.at, y.at), x.n-y.n) })
-	b, rate := 0, 0.0
-	for i, e := range edges {
-		if i > 0 {
-			for len(time) <= b {
-				time, tokens = append(time, 0), append(tokens, 0)
-			}
-			d := e.at - edges[i-1].at
-			time[b] += d
-			tokens[b] += d * max(0, rate)
-		}
-		b, rate = b+e.n, rate+e.rate
-	}
-	return time, tokens
-}
-
-// withoutHolds takes the stretches in which no call ends out of the clock.
-func withoutHolds(calls []Served, still float64) []Served {
-	if still <= 0 || len(calls) == 0 {
+// withoutHolds takes holds out of the clock: where no call ends for three quarters
+// of one or more, the first hold seconds of it at most.
+func withoutHolds(calls []Served, hold float64) []Served {
+	if hold <= 0 || len(calls) == 0 {
 		return calls
 	}
 	ends := make([]float64, len(calls))
@@ -80,9 +122,10 @@ func withoutHolds(calls []Served, still float64) []Served {
 	var from, to, before []float64 // of each stretch, and what lies in those before it
 	last, sum := first, 0.0
 	for _, e := range ends {
-		if e-last > still {
-			from, to, before = append(from, last), append(to, e), append(before, sum)
-			sum += e - last
+		if e-last > .75*hold {
+			d := min(e-last, hold)
+			from, to, before = append(from, last), append(to, last+d), append(before, sum)
+			sum += d
 		}
 		last = e
 	}

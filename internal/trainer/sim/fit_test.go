@@ -16,13 +16,18 @@ func TestTheEngineIsFoundInItsCalls(t *testing.T) {
 			if err := w.run(); err != nil {
 				t.Fatal(err)
 			}
-			still := 0.0
+			hold := 0.0
 			if mode == schedule.Collocated {
-				still = .5
+				hold = m.Update
 			}
 			want := w.machine // a part of it where devices are apart
-			peak, half := Fit(calls, still)
-			if math.Abs(peak/want.Peak-1) > .1 || math.Abs(half/want.Half-1) > .25 {
+			peak, half := Fit(calls, hold)
+			got, off := Machine{Peak: peak, Half: half}, 0.0
+			for _, b := range []int{20, 60, 200} { // what is in flight, mostly
+				off = max(off, math.Abs(got.throughput(b)/want.throughput(b)-1))
+			}
+			t.Logf("%s, %s: %.0f tokens/s, half at %.1f, off by %.3f", name, mode, peak, half, off)
+			if off > .15 {
 				t.Errorf("%s, %s: %d calls say %.0f tokens/s and half at %.1f, want %.0f and %.1f", name, mode, len(calls), peak, half, want.Peak, want.Half)
 			}
 		}

@@ -58,6 +58,7 @@ type world struct {
 	sum            sums
 	mark           sums // at the end of the warm-up
 	timeline       *Timeline
+	seen           func(Served) // each call, as a recorder sees it; nil: nobody looks
 	staleness      []int64
 	askedStaleness float64
 }
