@@ -113,6 +113,7 @@ var leaves = map[string][]string{
 	"github.com/jackc/pgx":                    {"store/postgres"},
 	"k8s.io/":                                 {"controller/kube"},
 	"mvdan.cc/sh":                             {"audit"},
+	"golang.org/x/text":                       {"gateway/render/tokenizer"},
 	"google.golang.org/protobuf":              {"engine/wire", "trainer/metrics"},
 	"github.com/parquet-go":                   {"trainer/data"},
 	"github.com/klauspost/compress":           {"store"},

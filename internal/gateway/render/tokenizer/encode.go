@@ -5,6 +5,8 @@ import (
 	"hash/maphash"
 	"strings"
 	"unicode"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // Span is a half-open range of bytes of a text.
@@ -31,7 +33,7 @@ func (t *Tokenizer) Encode(dst []int32, text string) []int32 {
 // EncodePlain is Encode without added tokens: what a person or a tool wrote can
 // spell a control token, but never be one.
 func (t *Tokenizer) EncodePlain(dst []int32, text string) []int32 {
-	return t.plain(dst, text, 0)
+	return t.words(dst, text)
 }
 
 // EncodeSpans is Encode where added tokens are not recognised if they touch one
@@ -57,7 +59,7 @@ func (t *Tokenizer) EncodeSpans(dst []int32, text string, data []Span) []int32 {
 		if a.lstrip {
 			before = strings.TrimRightFunc(before, unicode.IsSpace)
 		}
-		dst = t.plain(dst, before, 0)
+		dst = t.words(dst, before)
 		dst = append(dst, a.ID)
 		i += len(a.Text)
 		if a.rstrip {
@@ -65,7 +67,7 @@ func (t *Tokenizer) EncodeSpans(dst []int32, text string, data []Span) []int32 {
 		}
 		start = i
 	}
-	return t.plain(dst, text[start:], 0)
+	return t.words(dst, text[start:])
 }
 
 // addedAt returns the longest added token at i that touches no data.
@@ -80,6 +82,23 @@ func (t *Tokenizer) addedAt(text string, i int, list []int, data []Span) *Added 
 		}
 	}
 	return nil
+}
+
+// words encodes text that holds no added token.
+func (t *Tokenizer) words(dst []int32, text string) []int32 {
+	if t.nfc && !ascii(text) {
+		text = norm.NFC.String(text)
+	}
+	return t.plain(dst, text, 0)
+}
+
+func ascii(s string) bool {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
 }
 
 // plain encodes text that holds no added token, from the given stage of the

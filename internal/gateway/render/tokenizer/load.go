@@ -34,6 +34,7 @@ type fileJSON struct {
 		Content    string `json:"content"`
 		Special    bool   `json:"special"`
 		SingleWord bool   `json:"single_word"`
+		Normalized bool   `json:"normalized"`
 		LStrip     bool   `json:"lstrip"`
 		RStrip     bool   `json:"rstrip"`
 	} `json:"added_tokens"`
@@ -65,6 +66,9 @@ func Parse(b []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	var err error
+	if t.nfc, err = parseNormalizer(f.Normalizer, 0); err != nil {
+		return nil, err
+	}
 	if t.stages, err = parsePre(f.PreTokenizer, 0); err != nil {
 		return nil, err
 	}
@@ -106,9 +110,6 @@ func (f *fileJSON) supported() error {
 	case notEmpty(m.Prefix) || notEmpty(m.Suffix):
 		return errors.New("tokenizer.json: continuing_subword_prefix and end_of_word_suffix are not supported")
 	}
-	if c, err := parseComponent(f.Normalizer); err != nil || c != nil && (c.Type != "Sequence" || len(c.Normalizers) > 0) {
-		return fmt.Errorf("tokenizer.json: normalizer %.80s is not supported (only null is)", f.Normalizer)
-	}
 	c, err := parseComponent(f.Decoder)
 	if err == nil && c != nil && c.Type == "Sequence" && len(c.Decoders) == 1 {
 		c, err = parseComponent(c.Decoders[0])
@@ -117,6 +118,28 @@ func (f *fileJSON) supported() error {
 		return fmt.Errorf("tokenizer.json: decoder %.80s is not supported (only ByteLevel is)", f.Decoder)
 	}
 	return nil
+}
+
+// parseNormalizer says whether text is brought to NFC before it is split.
+func parseNormalizer(b json.RawMessage, depth int) (nfc bool, err error) {
+	c, err := parseComponent(b)
+	if c == nil {
+		return false, nil
+	}
+	if err == nil && c.Type == "NFC" {
+		return true, nil
+	}
+	if err != nil || c.Type != "Sequence" || depth > 4 {
+		return false, fmt.Errorf("tokenizer.json: normalizer %.80s is not supported (only null, NFC, and a Sequence of these are)", b)
+	}
+	for _, n := range c.Normalizers {
+		one, err := parseNormalizer(n, depth+1)
+		if err != nil {
+			return false, err
+		}
+		nfc = nfc || one
+	}
+	return nfc, nil
 }
 
 func parseComponent(b json.RawMessage) (*component, error) {
@@ -216,6 +239,9 @@ func (t *Tokenizer) loadAdded(f *fileJSON) error {
 		}
 		if a.SingleWord {
 			return fmt.Errorf("tokenizer.json: single_word of the added token %q is not supported", a.Content)
+		}
+		if a.Normalized && t.nfc {
+			return fmt.Errorf("tokenizer.json: normalized of the added token %q is not supported beside a normalizer", a.Content)
 		}
 		id := int32(a.ID)
 		if t.addedIDs[id] {

@@ -6,14 +6,14 @@
 //
 //	model          BPE; merges as "a b" or ["a","b"]; ignore_merges; no dropout, no byte_fallback,
 //	               no continuing_subword_prefix, no end_of_word_suffix
-//	normalizer     null, or a Sequence of none
+//	normalizer     null, NFC, or a Sequence of these: of text between added tokens, which are found before
 //	pre_tokenizer  null, ByteLevel, Digits, Split, or a Sequence of these:
 //	  ByteLevel    add_prefix_space false; use_regex true splits by GPT-2's pattern
 //	  Digits       individual_digits true or false
 //	  Split        behavior Isolated, invert false, pattern {"Regex": P} with P GPT2Pattern or one of
 //	               DigitsPattern(0 … 9)
 //	decoder        ByteLevel
-//	added_tokens   special or not, lstrip, rstrip; not single_word
+//	added_tokens   special or not, lstrip, rstrip; not single_word; not normalized beside NFC
 //	post_processor ignored: chat templates write their own first token
 //
 // A byte that has no token and no unk_token is dropped, as the original does.
@@ -53,6 +53,7 @@ type Tokenizer struct {
 	unk          int32 // -1: bytes without a token are dropped
 	merges       map[uint64]merge
 	ignoreMerges bool
+	nfc          bool // text is brought to NFC before it is split
 	stages       []splitter
 	seed         maphash.Seed
 	cache        [cacheSize]atomic.Pointer[cacheEntry]

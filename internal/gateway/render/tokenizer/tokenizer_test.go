@@ -212,7 +212,7 @@ func TestBrokenFilesAreNamed(t *testing.T) {
 		"two tokens have the id": `{"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":1,"b":1}}}`,
 		"has a token that":       `{"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":["a b"]}}`,
 		"is not two tokens":      `{"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":["ab"]}}`,
-		"normalizer":             `{"normalizer":{"type":"NFC"},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0}}}`,
+		"normalizer":             `{"normalizer":{"type":"NFKC"},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0}}}`,
 		"decoder":                `{"decoder":{"type":"Metaspace"},"model":{"type":"BPE","vocab":{"a":0}}}`,
 		"is not known":           `{"pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"x+"}},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0}}}`,
 		"add_prefix_space":       `{"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0}}}`,
@@ -278,5 +278,44 @@ func BenchmarkParse(b *testing.B) {
 		if _, err := Parse(file); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A file with the normalizer NFC (Qwen's): text is composed before it is split,
+// added tokens are found before that, and bytes that are no UTF-8 stay.
+func TestNFC(t *testing.T) {
+	file := string(smolBytes(t))
+	if !strings.Contains(file, `"normalizer":null`) {
+		t.Fatal("the file has a normalizer of its own")
+	}
+	plain := smol(t)
+	for _, normalizer := range []string{`{"type":"NFC"}`, `{"type":"Sequence","normalizers":[{"type":"NFC"}]}`} {
+		tok, err := Parse([]byte(strings.Replace(file, `"normalizer":null`, `"normalizer":`+normalizer, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, composed := range map[string]string{
+			"cafe\u0301 nai\u0308ve":                       "caf\u00e9 na\u00efve",
+			"\u1112\u1161\u11ab":                           "\ud55c",                             // Hangul
+			"q\u0307\u0323":                                "q\u0323\u0307",                      // marks in canonical order
+			"\u212b \u2126 \u212a":                         "\u00c5 \u03a9 K",                    // singletons
+			"\ufb01 \u00b2":                                "\ufb01 \u00b2",                      // compatibility is no NFC
+			"\u0958":                                       "\u0915\u093c",                       // excluded from composition
+			"a\xffe\u0301\xc3":                             "a\xff\u00e9\xc3",                    // no UTF-8
+			"<|im_start|>e\u0301<|im_end|>\u0338":          "<|im_start|>\u00e9<|im_end|>\u0338", // nothing joins a control token
+			"plain ASCII, " + strings.Repeat("x", 5000):    "plain ASCII, " + strings.Repeat("x", 5000),
+			strings.Repeat("e\u0301", 3000) + "<|im_end|>": strings.Repeat("\u00e9", 3000) + "<|im_end|>",
+		} {
+			if got, want := tok.Encode(nil, text), plain.Encode(nil, composed); !slices.Equal(got, want) {
+				t.Errorf("%.40q: got %v, want %v", text, got, want)
+			}
+			if got, want := tok.EncodePlain(nil, text), plain.EncodePlain(nil, composed); !slices.Equal(got, want) && !strings.Contains(text, "|>\u0338") {
+				t.Errorf("%.40q as plain text: got %v, want %v", text, got, want)
+			}
+		}
+	}
+	added := `{"normalizer":{"type":"NFC"},"added_tokens":[{"id":1,"content":"<e>","normalized":true}],"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0}}}`
+	if _, err := Parse([]byte(added)); err == nil || !strings.Contains(err.Error(), `"<e>"`) {
+		t.Errorf("an added token that is found in normalized text: %v", err)
 	}
 }
