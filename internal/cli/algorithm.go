@@ -8,10 +8,15 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/trainer"
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/loss"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
 )
 
 // compatAlgorithm computes drops, advantages, weights and the loss as v1 does.
 const compatAlgorithm = "v1"
+
+// curriculumDecay is what a row's next group takes off the weight of what is known
+// of it: the policy has moved on.
+const curriculumDecay = 0.3
 
 // estimator maps the run file's names to a formula.
 func estimator(a config.Algorithm) advantage.Estimator {
@@ -33,6 +38,11 @@ func objective(o *trainer.Options, f *config.File) {
 		Band:       trainer.Band{RatioLow: p.Stop.Ratio[0], RatioHigh: p.Stop.Ratio[1], KL: p.Stop.KL},
 		Discount:   a.Discount, CallRewards: f.Reward.Calls, V1: slices.Contains(f.Compat, compatAlgorithm),
 	}
+	if a.Curriculum == "pass_rate" {
+		o.Curriculum = &advantage.Curriculum{Decay: curriculumDecay}
+	}
+	o.MaxTokens = a.SampleTokens
+	o.Samples = sample.Options{Level: sample.Level(a.Samples), OverLong: sample.Limit(a.OverLong)}
 	if a.Loss != loss.PPO && a.Loss != loss.GSPO {
 		o.Objective.DualClip = 0
 	}

@@ -228,6 +228,14 @@ type Algorithm struct {
 	Discount float64 `json:"discount" jsonschema:"minimum=0,maximum=1"`
 	// A pull towards the policy that the run starts from.
 	KL KL `json:"kl"`
+	// Which rows an epoch has. none: each one once. pass_rate: rows that always pass, or never do, only now and then.
+	Curriculum string `json:"curriculum" jsonschema:"enum=none,enum=pass_rate"`
+	// What one training sequence is made of (docs/samples.md). lineage: the model calls that continue one another, merged. call: one call, with its whole prompt as context.
+	Samples string `json:"samples" jsonschema:"enum=lineage,enum=call"`
+	// Most tokens of a training sequence; 0: the engine's context.
+	SampleTokens int `json:"sample_tokens" jsonschema:"minimum=0"`
+	// What becomes of a call that ends behind that. cut: it doesn't train. mask: nor does its lineage. drop: nor does its rollout. The rollout votes in its group all the same.
+	OverLong string `json:"over_long" jsonschema:"enum=cut,enum=mask,enum=drop"`
 	// Groups that are left out and replaced by others.
 	Filter Filter `json:"filter"`
 	// A number, or {start, end, over}: linear from start to end over that many steps, then end.
@@ -429,7 +437,7 @@ func Default() *File {
 		Runner:     Runner{Kind: "local", Sandbox: "auto"},
 		Reward:     Reward{Compare: "exact", Withhold: []string{}, Command: []string{}},
 		Schedule:   Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
-		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 16, Correction: "none", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
+		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "none", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
 		Outcomes:   Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
 		Auxiliary:  defaultAuxiliary(false),
 		Models:     []FrozenModel{},
@@ -438,7 +446,7 @@ func Default() *File {
 			TestFiles: []string{}, EvaluationFiles: []string{}, Sleep: Duration(minutes(2))},
 		Algorithm: Algorithm{
 			Estimator: "grpo", NormalizeStd: true, GroupSize: 8, GroupsPerStep: 16, Minibatches: 2,
-			Loss: "ppo", Clip: Clip{0.2, 0.28}, DROBeta: 0.1, Aggregate: "rollout", Discount: 1, KL: KL{Kind: "k3", In: "loss"},
+			Loss: "ppo", Clip: Clip{0.2, 0.28}, DROBeta: 0.1, Aggregate: "rollout", Samples: "lineage", OverLong: "cut", Discount: 1, Curriculum: "none", KL: KL{Kind: "k3", In: "loss"},
 			LearningRate: LearningRate{Start: 4e-4, End: 4e-5, Over: 200},
 			Adam:         Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, ClipNorm: 1},
 		},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
@@ -36,6 +37,8 @@ type State struct {
 	Streak     int                  `json:"streak"` // validations in a row that reached the stop score
 	Reached    bool                 `json:"reached"`
 	Zeros      int                  `json:"zeros"` // steps in a row without any reward
+	// Passes are what a curriculum knows of each row.
+	Passes []advantage.Passes `json:"passes,omitempty"`
 	// Branches are the points from which asynchronous training went on after a
 	// process had died: what was sampled behind one, before that time, is of a
 	// policy that this run's history does not have.

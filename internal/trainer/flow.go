@@ -242,6 +242,7 @@ func (t *trainer) flowed(u schedule.Update, rollouts []ended) {
 		values["groups/filtered"] = float64(len(t.dropped) / max(1, t.o.GroupSize))
 	}
 	t.drained = 0
+	t.passed(t.dropped)
 	t.pend(values, t.dropped)
 	t.dropped = nil
 }

@@ -208,6 +208,9 @@ func (t *trainer) open(ctx context.Context) error {
 	c := o.Schedule
 	c.Order = schedule.Order{Rows: len(o.Train.Rows), Seed: o.Seed}
 	c.GroupsPerStep, c.GroupSize, c.Steps, c.Epochs = o.GroupsPerStep, o.GroupSize, o.Steps, o.Epochs
+	if o.Curriculum != nil {
+		c.Rows = t.epochRows
+	}
 	t.sched, err = schedule.New(c, t.state.Cursor)
 	t.flow = flow{began: o.Now(), groups: map[schedule.Group]*batch{}}
 	if err != nil {

@@ -65,6 +65,7 @@ func (t *trainer) step(ctx context.Context, u schedule.Update, rollouts []ended)
 // for settle.
 func (t *trainer) record(done *StepDone, adv advantage.Result, rollouts []ended, m *measured) {
 	c := count(rollouts, t.o.Pass)
+	t.passed(c.lines)
 	done.Version, done.Rollouts = t.state.Version, c.lines
 	done.Reward, done.PassRate, done.Masked = c.reward, c.passRate, c.masked
 	done.Timing = t.timing

@@ -131,6 +131,7 @@ type Options struct {
 	// Filter looks at a complete group and says why it is not to train; "": it
 	// trains. Such a group is replaced as often as Schedule.Refills allows.
 	Filter       func(group []RolloutLine) (why string)
+	Curriculum   *advantage.Curriculum // nil: each row once per epoch
 	Estimator    advantage.Estimator
 	Loss         engine.Loss // its name may also be one that loss.Spec knows and no engine
 	Objective    Objective
