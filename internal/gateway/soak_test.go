@@ -383,6 +383,7 @@ func (s *soak) ask(ctx context.Context, key, body string, slow time.Duration) {
 	s.counts.add("whole")
 	if _, id, ok := strings.Cut(all, `"id":"chatcmpl-`); ok {
 		id, _, _ = strings.Cut(id, `"`)
+		id = strings.Clone(id) // not the whole answer with it
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.seen[id] = true
