@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"database/sql"
 	"encoding/json"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -118,6 +120,63 @@ func TestACallIsTheSameAfterTheCodec(t *testing.T) {
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+// TestWhatFollowsFromTheRestIsNotKept: what was sent upstream costs what differs from the
+// request, and the ids in the first response nothing; in whatever way both look.
+func TestWhatFollowsFromTheRestIsNotKept(t *testing.T) {
+	c, err := newCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	ids := make([]int32, 4000)
+	for i := range ids {
+		ids[i] = rng.Int32N(150000)
+	}
+	ids[7], ids[8], ids[9] = 0, math.MaxInt32, -5
+	list := string(textIDs(nil, idBytes(ids)))
+	request := `{"model":"m","messages":["` + string(randomBytes(rng, 9000)) + `"],"n":1}`
+	sent := strings.Replace(request, `"m"`, `"other"`, 1) + " "
+	for name, x := range map[string]struct {
+		response, sent string
+		most           int // bytes
+	}{
+		"as servers write it":     {`{"prompt_token_ids":[` + list + `],"x":1}`, sent, 9500},
+		"in a choice":             {`{"choices":[{"prompt_token_ids":[` + list + `]}]}`, sent, 9500},
+		"with spaces":             {`{"prompt_token_ids":[` + strings.ReplaceAll(list, ",", ", ") + `]}`, sent, 39000},
+		"one is another":          {`{"prompt_token_ids":[` + list + `1]}`, sent, 39000},
+		"cut":                     {`{"prompt_token_ids":[` + list, sent, 39000},
+		"sent something else":     {`{"prompt_token_ids":[` + list + `]}`, string(randomBytes(rng, 9000)), 19000},
+		"nothing sent, no answer": {``, ``, 9500},
+	} {
+		for _, ch := range []*chain{nil, {}} {
+			want := fulgur.Call{Seq: 1, Rollout: "r", PromptIDs: ids, Request: json.RawMessage(request), Sent: json.RawMessage(x.sent), Response: json.RawMessage(x.response)}
+			if x.response == "" {
+				want.Sent, want.Response = nil, nil
+			}
+			row := encoded(t, c, ch, &want)
+			if n := len(row.bodies); n > x.most {
+				t.Errorf("%s: %d bytes", name, n)
+			}
+			cols := columnsOf(row)
+			txt, err := c.read(cols, text{})
+			got := fulgur.Call{Seq: 1, Rollout: "r"}
+			if err == nil {
+				err = c.decode(&got, cols, txt, nil)
+			}
+			if d := cmp.Diff(want, got); d != "" || err != nil {
+				t.Errorf("%s: %v (-want +got):\n%s", name, err, d)
+			}
+			front, err := c.readFront(cols, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if parts, err := sections(front); err != nil || string(parts[partResponse]) != x.response {
+				t.Errorf("%s: %v, the front is another", name, err)
+			}
 		}
 	}
 }

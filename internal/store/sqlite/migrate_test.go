@@ -40,15 +40,22 @@ type recorded struct {
 	Events   []fulgur.Event   `json:"events"`
 }
 
-// TestAStoreOfSchema1OpensAndReads opens a file that the first release of the
-// schema wrote, beside what that release read of it, and goes on writing to it.
-func TestAStoreOfSchema1OpensAndReads(t *testing.T) {
+// TestAStoreOfAnOlderBinaryOpensAndReads opens a file that the first release of a schema
+// wrote, beside what that release read of it, and goes on writing to it. Of schema 2 it
+// is one whose calls are all told against each other by bytes (before formSelf).
+func TestAStoreOfAnOlderBinaryOpensAndReads(t *testing.T) {
+	for _, schema := range []string{"schema1", "schema2"} {
+		t.Run(schema, func(t *testing.T) { opensAndReads(t, schema) })
+	}
+}
+
+func opensAndReads(t *testing.T, schema string) {
 	path := filepath.Join(t.TempDir(), "s.db")
-	if err := os.WriteFile(path, unzip(t, "testdata/schema1.db.gz"), 0o644); err != nil {
+	if err := os.WriteFile(path, unzip(t, "testdata/"+schema+".db.gz"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	want := map[fulgur.RolloutID]recorded{}
-	if err := json.Unmarshal(unzip(t, "testdata/schema1.json.gz"), &want); err != nil {
+	if err := json.Unmarshal(unzip(t, "testdata/"+schema+".json.gz"), &want); err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
