@@ -62,11 +62,9 @@ func (a *app) audit(c *cobra.Command, f recordFlags, all bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, rec.Close()) }()
-	options := audit.Options{}
-	if f.server == "" {
-		if file, _, err := a.openRun(f.run, c); err == nil && f.run != "" {
-			options = auditOptions(file.Audit).Options
-		}
+	options, err := a.auditOptionsOf(c, f)
+	if err != nil {
+		return err
 	}
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	if !a.json {
@@ -125,6 +123,26 @@ func (a *app) audit(c *cobra.Command, f recordFlags, all bool) (err error) {
 	}
 	a.say("%d of %d rollouts show a shortcut%s", concerned, looked, strings.TrimSuffix(": "+strings.Join(parts, ", "), ": "))
 	return nil
+}
+
+// auditOptionsOf are the options in the run file of the run that is looked at;
+// of a server's run they aren't known here.
+func (a *app) auditOptionsOf(c *cobra.Command, f recordFlags) (audit.Options, error) {
+	if f.server != "" {
+		return audit.Options{}, nil
+	}
+	arg := f.run
+	if arg == "" {
+		var err error
+		if arg, err = newestRun("runs"); err != nil {
+			return audit.Options{}, err
+		}
+	}
+	file, _, err := a.openRun(arg, c)
+	if err != nil {
+		return audit.Options{}, err
+	}
+	return auditOptions(file.Audit).Options, nil
 }
 
 // printable is a text without control codes: evidence is what a model wrote.
