@@ -106,6 +106,8 @@ func (c *checker) objective() {
 		c.warn("compat", "v1's own loss is ppo (per_rollout_mean); %s is computed in Fulgur's arithmetic", a.Loss)
 	}
 	c.noEffect("algorithm.aggregate", "with compat v1: its weights are by rows")
+	c.noEffect("algorithm.samples", "with compat v1: its rows are merged from neighbours")
+	c.noEffect("algorithm.over_long", "with compat v1: its rows are cut, and those with a long prompt dropped")
 }
 
 // offPolicy looks at what corrects for a sampler that is not the trained policy.
