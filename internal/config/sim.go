@@ -61,10 +61,9 @@ type SimDevice struct {
 	SamplingShare   float64  `json:"sampling_share" jsonschema:"minimum=0,maximum=0.99"` // of it, where the schedule is disaggregated
 }
 
-// SimPause is how calls are held during an update.
+// SimPause is how calls are held during an update, beside schedule.drain.
 type SimPause struct {
-	Drain     Duration `json:"drain"`     // calls in flight may take so long to end
-	Unbounded bool     `json:"unbounded"` // or as long as they take
+	Unbounded bool     `json:"unbounded"` // calls in flight may take as long as they do, not schedule.drain
 	Then      string   `json:"then" jsonschema:"enum=resume,enum=freeze,enum=restart"`
 	Retry     Duration `json:"retry"` // above 0: calls are refused and come again within it
 }

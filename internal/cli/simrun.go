@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sim"
+)
+
+// recordedRun is a run as a workload and a device.
+type recordedRun struct {
+	groups  [][]sim.Rollout
+	base    config.SimFile
+	facts   []string
+	mode    string
+	steps   int     // that perStep is of
+	perStep float64 // seconds that a step of the run took, without validation
+}
+
+// cutAfter is when the trainer cuts calls off that can go on by themselves.
+const cutAfter = 250 * time.Millisecond
+
+// readRecorded reads a run's newest training rollouts, at most so many, and fits
+// the device to what they and the run's steps show.
+func (a *app) readRecorded(c *cobra.Command, run string, most int) (_ *recordedRun, err error) {
+	file, dir, err := a.openRun(run, c)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := openRecords(c.Context(), dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rec.Close()) }()
+	rollouts, err := newestTraining(c.Context(), rec, fulgur.RunID(file.Run), most)
+	if err != nil {
+		return nil, err
+	}
+	if len(rollouts) == 0 {
+		return nil, notFound("simulate "+run, "its record has no training rollout that has ended")
+	}
+	r := &recordedRun{mode: file.Schedule.Mode}
+	update, err := r.times(dir)
+	if err != nil {
+		return nil, err
+	}
+	calls, tokens, err := r.read(c.Context(), rec, rollouts)
+	if err != nil {
+		return nil, err
+	}
+	hold := 0.0
+	if r.mode == string(schedule.Collocated) {
+		hold = update
+	}
+	peak, half := sim.Fit(calls, hold)
+	if peak <= 0 {
+		return nil, notFound("simulate "+run, "its calls say nothing on the engine: none sampled a token")
+	}
+	if r.mode == string(schedule.Disaggregated) { // what was seen is half of the device
+		peak, half, update = 2*peak, 2*half, update/2
+	}
+	r.facts = append(r.facts,
+		fmt.Sprintf("Recorded: %d rollouts in %d groups, %.1f calls and %.0f sampled tokens a rollout.", len(rollouts), len(r.groups), float64(len(calls))/float64(len(rollouts)), float64(tokens)/float64(len(rollouts))),
+		fmt.Sprintf("Device, fitted to %d calls and %d steps: %s tokens/s at most, half of it with %s calls in flight; an update takes %s s.", len(calls), r.steps, threeDigits(peak), threeDigits(half), threeDigits(update)),
+	)
+	f, _ := presetBase("")
+	f.Seed, f.Steps = file.Seed, max(10, r.steps)
+	f.Workload.Run, f.Workload.Rows = run, max(1, 10*len(r.groups))
+	f.Device = config.SimDevice{TokensPerSecond: peak, Half: half, Update: duration(update), SamplingShare: .5}
+	f.Algorithm = config.SimAlgorithm{GroupSize: file.Algorithm.GroupSize, GroupsPerStep: file.Algorithm.GroupsPerStep}
+	f.Schedule, f.OffPolicy, f.Runner = file.Schedule, file.OffPolicy, config.SimRunner{Slots: file.Runner.Slots}
+	if len(calls) > 0 { // every endpoint of ours takes tokens
+		f.Schedule.Drain = min(f.Schedule.Drain, config.Duration(cutAfter))
+	}
+	r.base = f
+	return r, nil
+}
+
+// newestTraining returns the newest training rollouts that have ended, in order
+// of creation.
+func newestTraining(ctx context.Context, rec records, run fulgur.RunID, most int) ([]fulgur.Rollout, error) {
+	var out []fulgur.Rollout
+	q := fulgur.RolloutQuery{Run: run, States: []fulgur.RolloutState{fulgur.Succeeded, fulgur.Failed}}
+	for {
+		page, err := rec.Rollouts(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			return out, nil
+		}
+		q.After = page[len(page)-1].ID
+		for _, r := range page {
+			if r.IsTrain && r.LastAttempt != "" {
+				out = append(out, r)
+			}
+		}
+		if most > 0 && len(out) > most {
+			out = slices.Clone(out[len(out)-most:])
+		}
+	}
+}
+
+// times reads how long steps took: the first fifth is left out, as it is in the
+// simulation. It returns the seconds of an update.
+func (r *recordedRun) times(dir runDir) (update float64, err error) {
+	lines, err := readMetrics(dir)
+	if err != nil {
+		return 0, err
+	}
+	var rollout, updates []float64
+	for _, m := range lines {
+		if u, ok := m["time/update"]; ok {
+			rollout, updates = append(rollout, m["time/rollout"]), append(updates, u)
+		}
+	}
+	skip := len(updates) / 5
+	for i := skip; i < len(updates); i++ {
+		r.steps++
+		update += updates[i]
+		r.perStep += rollout[i] + updates[i]
+	}
+	if r.steps == 0 {
+		return 0, notFound("simulate "+string(dir), "the run has finished no step")
+	}
+	r.perStep /= float64(r.steps)
+	return update / float64(r.steps), nil
+}
+
+// read turns the record of rollouts into groups; it returns all calls, in
+// seconds since the first attempt began, and how many tokens they sampled.
+func (r *recordedRun) read(ctx context.Context, rec records, rollouts []fulgur.Rollout) (served []sim.Served, tokens int, err error) {
+	groups := map[fulgur.GroupID]int{}
+	began := rollouts[0].CreatedAt
+	overlapping := 0
+	for i := range rollouts {
+		ro := &rollouts[i]
+		attempts, err := rec.Attempts(ctx, ro.ID)
+		if err != nil {
+			return nil, 0, err
+		}
+		k := slices.IndexFunc(attempts, func(a fulgur.Attempt) bool { return a.ID == ro.LastAttempt })
+		if k < 0 || attempts[k].StartedAt == nil || attempts[k].EndedAt == nil {
+			continue
+		}
+		calls, err := rec.Calls(ctx, ro.ID, ro.LastAttempt)
+		if err != nil {
+			return nil, 0, err
+		}
+		slices.SortFunc(calls, func(x, y fulgur.Call) int { return x.StartedAt.Compare(y.StartedAt) })
+		shape, n := shapeOf(calls, *attempts[k].StartedAt, *attempts[k].EndedAt)
+		overlapping += n
+		for i := range calls {
+			c := &calls[i]
+			n := sampledBy(c)
+			tokens += n
+			at := c.StartedAt.Sub(began).Seconds()
+			served = append(served, sim.Served{Start: at, End: at + c.Latency.Seconds(), Tokens: float64(n)})
+		}
+		g, ok := groups[cmp.Or(ro.Group, fulgur.GroupID(ro.ID))]
+		if !ok {
+			g = len(r.groups)
+			groups[cmp.Or(ro.Group, fulgur.GroupID(ro.ID))] = g
+			r.groups = append(r.groups, nil)
+		}
+		r.groups[g] = append(r.groups[g], shape)
+	}
+	if len(r.groups) == 0 {
+		return nil, 0, notFound("simulate the run", "no attempt of its rollouts has a start and an end on record")
+	}
+	if overlapping > 0 {
+		r.facts = append(r.facts, fmt.Sprintf("%d of %d calls began before the one before them had ended (sub-agents): they are simulated one after another.", overlapping, len(served)))
+	}
+	return served, tokens, nil
+}
+
+// shapeOf is an attempt's calls, in order, as the simulator takes them, and how
+// many of them overlap the one before.
+func shapeOf(calls []fulgur.Call, began, ended time.Time) (out sim.Rollout, overlapping int) {
+	free := began // when the agent had its last answer
+	for i := range calls {
+		c := &calls[i]
+		gap := c.StartedAt.Sub(free).Seconds()
+		if gap < 0 && i > 0 {
+			overlapping++
+		}
+		prompt := len(c.PromptIDs)
+		if prompt == 0 && c.Usage != nil {
+			prompt = c.Usage.PromptTokens
+		}
+		out.Calls = append(out.Calls, sim.Call{Gap: max(0, gap), Prompt: float64(prompt), Tokens: float64(sampledBy(c))})
+		if end := c.StartedAt.Add(c.Latency); end.After(free) {
+			free = end
+		}
+	}
+	out.Tail = max(0, ended.Sub(free).Seconds())
+	return out, overlapping
+}
+
+func sampledBy(c *fulgur.Call) int {
+	if len(c.SampledIDs) == 0 && c.Usage != nil {
+		return c.Usage.CompletionTokens
+	}
+	return len(c.SampledIDs)
+}
