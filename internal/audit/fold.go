@@ -127,6 +127,12 @@ func (f *folder) expr(i int) (string, int, bool) {
 				return s, n, true
 			}
 			s, n = s+r, n+1+k
+		case f.is(at, "/") && f.lang == "python": // pathlib: Path("a") / "b"
+			r, k, ok := f.primary(at + 1)
+			if !ok {
+				return s, n, true
+			}
+			s, n = s+"/"+r, n+1+k
 		case at < len(f.t) && f.t[at].kind == 's' && f.t[at-1].kind == 's': // "a" "b"
 			s, n = s+f.interpolated(f.t[at]), n+1
 		case f.is(at, "*") && at+1 < len(f.t) && f.t[at+1].kind == '0':

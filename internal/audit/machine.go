@@ -149,6 +149,9 @@ func (m *machine) reads(p string, listed bool) {
 		return
 	}
 	p = m.at(p)
+	if !m.own(p) && !listed {
+		m.seen[path.Base(p)] = true
+	}
 	if x := gitFolder(p); x > 0 {
 		if listed {
 			x = min(x, 0.6)

@@ -67,7 +67,7 @@ func (p *programme) arguments(i int) []string {
 			}
 		case t.kind == 's':
 			out = append(out, t.text)
-		case t.kind == 'n' && depth == 1 && !p.is(j+1, "=") && !p.is(j+1, "("):
+		case t.kind == 'n' && (depth == 1 || p.is(j+1, ",") || p.is(j+1, "]")) && !p.is(j+1, "=") && !p.is(j+1, "("):
 			out = append(out, "$"+t.text)
 		}
 	}
