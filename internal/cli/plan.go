@@ -32,17 +32,21 @@ func readData(r *runFile) (d dataSets, err error) {
 	if r.Reward.Expected != "" {
 		fields = append(fields, r.Reward.Expected)
 	}
-	read := func(path string, limit int) (data.Set, error) {
+	read := func(path string, filter data.Filter, limit int) (data.Set, error) {
 		if path == "" {
 			return data.Set{}, nil
 		}
-		return data.Read(r.resolve(path), data.Options{Fields: fields, Limit: limit})
+		return data.Read(r.resolve(path), data.Options{Fields: fields, Filter: filter, Limit: limit})
+	}
+	filter, err := data.ParseFilter(r.Data.Filter)
+	if err != nil {
+		return d, usageErr(err)
 	}
 	var errs [3]error // of all files at once
 	var validation, test data.Set
-	d.train, errs[0] = read(r.Data.Train, r.Data.Limit)
-	validation, errs[1] = read(r.Data.Validation, r.Validation.Problems)
-	test, errs[2] = read(r.Data.Test, 0)
+	d.train, errs[0] = read(r.Data.Train, filter, r.Data.Limit)
+	validation, errs[1] = read(r.Data.Validation, nil, r.Validation.Problems)
+	test, errs[2] = read(r.Data.Test, nil, 0)
 	d.validation, d.test = validation.Rows, test.Rows
 	return d, errors.Join(errs[:]...)
 }

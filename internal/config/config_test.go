@@ -72,7 +72,7 @@ func TestParse(t *testing.T) {
 	}
 	want := Default()
 	want.Run = "calc"
-	want.Data = Data{Train: "train.jsonl", Validation: "val.jsonl", Test: "test.jsonl", Limit: 100}
+	want.Data = Data{Train: "train.jsonl", Validation: "val.jsonl", Test: "test.jsonl", Filter: []string{}, Limit: 100}
 	want.Stop.Validation = 0.9
 	want.Sampling.MaxTokens = 48
 	want.Agent.Build = []string{"go", "build", "-o", "{run}/agent", "./agent"}

@@ -69,7 +69,7 @@ type File struct {
 	Out string `json:"out"`
 }
 
-// Data names the data sets: files with one JSON object per line, relative to
+// Data names the data sets: JSON lines, JSON, CSV, TSV or Parquet, relative to
 // the run file. A row, whole, is the `input` of its rollouts.
 type Data struct {
 	// Rows to train on.
@@ -78,7 +78,9 @@ type Data struct {
 	Validation string `json:"validation"`
 	// Rows to measure on before and after training only: they serve neither stopping nor the choice of the checkpoint.
 	Test string `json:"test"`
-	// Use only the first rows of `train`; 0: all.
+	// Use only the rows of `train` for which all of these hold, such as `input.level <= 3` (docs/data.md).
+	Filter []string `json:"filter"`
+	// Use only the first rows of `train`, of those that the filter keeps; 0: all.
 	Limit int `json:"limit" jsonschema:"minimum=0"`
 }
 
@@ -441,6 +443,7 @@ func Default() *File {
 		Outcomes:   Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
 		Auxiliary:  defaultAuxiliary(false),
 		Models:     []FrozenModel{},
+		Data:       Data{Filter: []string{}},
 		Validation: Validation{Every: 20, Problems: 200, Greedy: true},
 		Audit: Audit{GitHistory: "flag", Download: "flag", PackageInstall: "flag", TestEdit: "flag", EvaluationRead: "flag", RewardPost: "flag", CheckSleep: "flag",
 			TestFiles: []string{}, EvaluationFiles: []string{}, Sleep: Duration(minutes(2))},

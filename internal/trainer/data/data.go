@@ -1,5 +1,6 @@
-// Package data reads datasets: one JSON object per rollout input, from JSONL
-// files (one object a line) or JSON files (an array of objects).
+// Package data reads datasets: one object per rollout input, from JSONL files (one
+// object a line), JSON files (an array of objects), CSV and TSV (a line of names,
+// then one row a line) and Parquet.
 package data
 
 import (
@@ -22,7 +23,7 @@ import (
 // counted.
 type Row struct {
 	Index int
-	Line  int             // in the file, from 1
+	Line  int             // in the file, from 1; of Parquet the row
 	Input json.RawMessage // the object as it was written, compacted
 }
 
@@ -31,6 +32,7 @@ type Set struct {
 	Path string
 	Hash string // hex SHA-256 of the file's bytes
 	Rows []Row
+	Left int // rows that the filter left out
 }
 
 // Options of Read.
@@ -39,6 +41,8 @@ type Options struct {
 	// paths with or without "input." in front: those that reward and input
 	// mapping name.
 	Fields []string
+	// Filter leaves rows out, before Limit. What it leaves out is checked too.
+	Filter Filter
 	// Limit keeps the first rows only; 0: all. All rows are checked.
 	Limit int
 }
@@ -65,28 +69,33 @@ func Parse(path string, raw []byte, o Options) (Set, error) {
 	sum := sha256.Sum256(raw)
 	set := Set{Path: path, Hash: hex.EncodeToString(sum[:])}
 	var problems []string
+	place := "line"
+	if bytes.HasPrefix(raw, []byte(parquetMagic)) {
+		place = "row"
+	}
 	add := func(line int, input []byte) {
 		compact, problem := check(input, o.Fields)
 		if problem != "" {
-			problems = append(problems, fmt.Sprintf("line %d: %s", line, problem))
+			problems = append(problems, fmt.Sprintf("%s %d: %s", place, line, problem))
+			return
+		}
+		if !o.Filter.Keeps(compact) {
+			set.Left++
 			return
 		}
 		set.Rows = append(set.Rows, Row{Index: len(set.Rows), Line: line, Input: compact})
 	}
-	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
-	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
-		if problem := array(raw, add); problem != "" {
-			problems = append(problems, problem)
-		}
-	} else {
-		lines(raw, add)
-	}
+	file := parse(path, raw, add)
+	problems = append(problems, file...)
 	if len(problems) > 0 {
 		shown := problems
 		if len(shown) > maxProblems {
 			shown = append(shown[:maxProblems:maxProblems], fmt.Sprintf("and %d more", len(problems)-maxProblems))
 		}
 		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, strings.Join(shown, "; "), nil)
+	}
+	if len(set.Rows) == 0 && set.Left > 0 {
+		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, fmt.Sprintf("the filter leaves none of the %d rows; look at data.filter", set.Left), nil)
 	}
 	if len(set.Rows) == 0 {
 		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, "the file has no rows; it needs one JSON object a line", nil)
@@ -95,6 +104,32 @@ func Parse(path string, raw []byte, o Options) (Set, error) {
 		set.Rows = set.Rows[:o.Limit]
 	}
 	return set, nil
+}
+
+// parse reads the rows in the file's format: Parquet by its first bytes, CSV by
+// its name, an array by its bracket, else lines.
+func parse(path string, raw []byte, add adder) (problems []string) {
+	if bytes.HasPrefix(raw, []byte(parquetMagic)) {
+		if problem := columns(raw, add); problem != "" {
+			return []string{problem}
+		}
+		return nil
+	}
+	if strings.HasSuffix(strings.ToLower(path), ".parquet") {
+		return []string{"this is no Parquet file: it does not begin with " + parquetMagic}
+	}
+	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
+	if comma := delimiter(path); comma != 0 {
+		return table(raw, comma, add)
+	}
+	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
+		if problem := array(raw, add); problem != "" {
+			return []string{problem}
+		}
+		return nil
+	}
+	lines(raw, add)
+	return nil
 }
 
 func lines(raw []byte, add func(line int, input []byte)) {
