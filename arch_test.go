@@ -56,13 +56,14 @@ var layout = map[string]row{
 	"controller/container": {". controller/plan controller", false},
 	"controller/kube":      {". controller/plan controller jinja", false},
 
-	"trainer":           {". trainer/trace trainer/sample trainer/advantage trainer/loss trainer/schedule trainer/data trainer/metrics audit reward engine", false},
+	"trainer":           {". trainer/trace trainer/sample trainer/advantage trainer/loss trainer/schedule trainer/data trainer/stats trainer/metrics audit reward engine", false},
 	"trainer/trace":     {".", true},
 	"trainer/sample":    {". trainer/trace", true},
 	"trainer/advantage": {"", true},
 	"trainer/loss":      {"", true},
 	"trainer/schedule":  {".", true},
 	"trainer/sim":       {". trainer/schedule", true},
+	"trainer/stats":     {"", true},
 	"trainer/data":      {".", false},
 	"trainer/metrics":   {".", false},
 
