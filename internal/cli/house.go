@@ -55,7 +55,10 @@ type serverOptions struct {
 	RoutedExperts bool            // training calls ask for them
 	AgentsRead    bool            // attempts may read their own rollout over v1
 	Events        api.EventLimits // of what agents post
-	Log           *slog.Logger
+	// Probe, if not nil, says what is found of model servers: each is looked at when
+	// it is registered, and at the start.
+	Probe func(format string, args ...any)
+	Log   *slog.Logger
 }
 
 // server is the serving half of the house: store, gateway and API behind one
@@ -67,6 +70,7 @@ type server struct {
 	tokens   *tokens.Sampler
 	tinker   *tinker.Client
 	http     *listener
+	prober   *prober // nil: none looks
 }
 
 // URL is the server's base address.
@@ -102,7 +106,13 @@ func openServer(ctx context.Context, o serverOptions) (_ *server, err error) {
 	if err := s.gateway.Restore(ctx); err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}
+	if o.Probe != nil {
+		s.prober = newProber(s.gateway, s.registry, o.Log, o.Probe)
+	}
 	s.http = serveOn(ln, s.routes(o), o.Log)
+	if s.prober != nil {
+		return s, registrar{s.store, s.prober}.lookAtAll(ctx)
+	}
 	return s, nil
 }
 
@@ -136,7 +146,11 @@ func (s *server) routes(o serverOptions) http.Handler {
 		Help: "Events of agents that were refused, by limit: size of one, count or bytes of an attempt's."}, []string{"limit"})
 	s.registry.MustRegister(refused)
 	events := api.NewEventBudget(o.Events, s.store, func(limit string) { refused.WithLabelValues(limit).Inc() })
-	two := v2.New(v2.Options{Store: s.store, Events: events, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
+	var kept v2.Store = s.store
+	if s.prober != nil {
+		kept = registrar{s.store, s.prober}
+	}
+	two := v2.New(v2.Options{Store: kept, Events: events, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
 	one := v1.New(v1.Options{Store: s.store, Events: events, Pauser: pauser{s.gateway}, Own: s.ownRollout(o.AgentsRead)})
 	mux := http.NewServeMux()
 	for _, p := range s.gateway.Patterns() {
@@ -202,6 +216,9 @@ func (s *server) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	var errs []error
+	if s.prober != nil {
+		s.prober.close()
+	}
 	if s.gateway != nil {
 		errs = append(errs, s.gateway.Close(ctx))
 	}

@@ -23,7 +23,7 @@ import (
 type serveFlags struct {
 	listen, key, model, modelDir, store, run, history, pause, durability, log string
 	trainTemp, valTemp                                                        float64
-	logProbs, experts                                                         bool
+	logProbs, experts, probe                                                  bool
 	upstreamTimeout, retryBackoff, keepRecords                                time.Duration
 	compat                                                                    []string
 	threads                                                                   int
@@ -69,6 +69,7 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 	fl.Float64Var(&f.trainTemp, "train-temperature", 1, "temperature of training calls whose rollout fixes none")
 	fl.Float64Var(&f.valTemp, "val-temperature", 0.7, "temperature of validation calls whose rollout fixes none")
 	fl.BoolVar(&f.logProbs, "logprobs", true, "ask upstreams for log probs")
+	fl.BoolVar(&f.probe, "probe", true, "ask each model server for two tokens when it is registered over v2, and say what training would lack")
 	fl.BoolVar(&f.experts, "routed-experts", false, "ask upstreams for routed experts in training calls (R3: router replay of mixtures of experts)")
 	fl.DurationVar(&f.upstreamTimeout, "upstream-timeout", 300*time.Second, "limit of one try at an upstream")
 	fl.DurationVar(&f.retryBackoff, "retry-backoff", 500*time.Millisecond, "first wait between tries; doubles up to 8s")
@@ -119,8 +120,12 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 			return err
 		}
 	}
+	var probe func(string, ...any)
+	if f.probe {
+		probe = a.say
+	}
 	s, err := openServer(c.Context(), serverOptions{
-		Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, Limits: limits, History: f.history,
+		Probe: probe, Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, Limits: limits, History: f.history,
 		Gateway: gateway.Options{Model: f.model, TrainTemperature: &f.trainTemp, ValTemperature: &f.valTemp, HoldV1: f.pause == "hold",
 			MaxBody: f.maxBody, MaxConcurrent: f.attemptCalls, MaxRate: f.attemptRate},
 		Retry: sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, AgentsRead: len(f.compat) > 0, Events: f.events, Log: a.logger(f.log),
