@@ -324,7 +324,7 @@ func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.demoCommand(), a.initCommand(), a.tryCommand(),
 		a.trainCommand(), a.resumeCommand(), a.evalCommand(), a.exportCommand(),
-		a.rolloutsCommand(), a.auditCommand(), a.callsCommand(), a.reportCommand(), a.simCommand(), a.versionCommand(),
+		a.rolloutsCommand(), a.auditCommand(), a.callsCommand(), a.samplesCommand(), a.reportCommand(), a.simCommand(), a.versionCommand(),
 		a.serveCommand(), a.controllerCommand(), a.engineCommand(), a.storeCommand(), a.calcAgentCommand(),
 	}
 }

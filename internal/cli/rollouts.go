@@ -33,6 +33,8 @@ type record struct {
 	run   fulgur.RunID
 	lines map[fulgur.RolloutID]trainer.RolloutLine // what became of each rollout; only a folder has them
 	model fs.FS                                    // the run's; nil where it isn't known
+	// samples says how the run builds samples; lineages without a limit where that isn't known.
+	samples trainer.SamplesConfig
 }
 
 func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
@@ -68,6 +70,9 @@ func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
 	}
 	if r.model, err = modelFiles(file.Model, file.Dir); err != nil {
 		r.model = nil // moved since; the record can be read without it
+	}
+	if err := dir.readJSON(trainer.SamplesFile, &r.samples); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	r.records, err = openRecords(c.Context(), dir)
 	return r, err
