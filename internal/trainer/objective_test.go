@@ -1,0 +1,165 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/engine"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
+	"github.com/fulgur-rl/fulgur/internal/trainer/loss"
+)
+
+// With all that keeps a state of its own (the start weights of a KL term, what a
+// curriculum knows, refills of a filter), a run that was stopped ends as one that
+// was not.
+func TestAnInterruptedObjectiveEndsAsUndisturbed(t *testing.T) {
+	settings := func(dir string, st *store.Store, resume, stop bool) error {
+		e := newBigram(vocab)
+		o := options(dir, st, e)
+		o.Resume = resume
+		o.Objective = Objective{KL: KL{Coefficient: 0.05, Kind: "k3"}, Discount: 0.9, DualClip: 3,
+			Correction: loss.Correction{By: loss.CorrectSequence, Truncate: 2, Low: .1, High: 10}}
+		o.Curriculum = &advantage.Curriculum{Decay: 0.3}
+		o.Filter, o.Schedule.Refills = GroupFilter(advantage.Filter{Equal: true, Valid: 2}), 2
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		o.Observer = func(ev Event) {
+			if p, ok := ev.(Progress); ok && stop && p.Part == "train" && p.Step == 5 && p.Done == 8 {
+				cancel()
+			}
+		}
+		_, err := train(t, ctx, o, &agents{st: st, gen: e, slots: 1})
+		return err
+	}
+	whole, broken := t.TempDir(), t.TempDir()
+	st := openStore(t, broken)
+	if err := settings(whole, openStore(t, whole), false, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := settings(broken, st, false, true); !errors.Is(err, &fulgur.Error{Kind: fulgur.KindCanceled}) {
+		t.Fatalf("got %v", err)
+	}
+	if err := settings(broken, st, true, false); err != nil {
+		t.Fatal(err)
+	}
+	want, got := remainsOf(t, whole), remainsOf(t, broken)
+	if want.State.Passes == nil || want.Metrics[3]["policy/reference_kl"] == nil {
+		t.Error("curriculum or KL term did nothing")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("resumed run differs (-undisturbed +resumed):\n%s", diff)
+	}
+}
+
+// AL-01, AL-08: under every aggregation the weights of a step add up as they are
+// meant to, whatever the rollouts' splits.
+func TestWeightsOfEachAggregation(t *testing.T) {
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		rollouts := make([]ended, 3+r.IntN(9))
+		tokens, sequences := 0.0, 0.0
+		for i := range rollouts {
+			lengths := make([]int, 1+r.IntN(4))
+			for k := range lengths {
+				lengths[k] = 1 + r.IntN(9)
+				tokens += float64(lengths[k])
+				sequences++
+			}
+			rollouts[i] = rolloutOf(i, 1, lengths...)
+		}
+		n := float64(len(rollouts))
+		for name, want := range map[string]float64{loss.ByRollout: 1, loss.ByToken: 1, loss.BySequence: 1, loss.ByConstant: tokens / n / 50} {
+			batches, err := split(rollouts, 1, seed, 0, Objective{Aggregate: name, Constant: 50})
+			if err != nil {
+				t.Fatal(err)
+			}
+			total, count := 0.0, 0.0
+			for _, row := range batches[0].rows {
+				for j, m := range row.Mask {
+					total += float64(m) * row.Coefficient * row.Advantages[j]
+				}
+				count++
+			}
+			if math.Abs(total-want) > 1e-9 || count != sequences {
+				t.Errorf("seed %d, %s: weights add up to %g over %g sequences, want %g over %g", seed, name, total, count, want, sequences)
+			}
+		}
+	}
+}
+
+// What compat v1 makes of records is what its arithmetic makes of the same rows: a
+// rollout weighs |A| over the number of rows, in bfloat16.
+func TestV1WeighsByRows(t *testing.T) {
+	b := newBandit(t, 0, func(o *Options) { o.Objective.V1, o.Minibatches = true, 1 })
+	var all []ended
+	for n := range tasks {
+		for k := range b.o.GroupSize {
+			e := b.roll(b.policy.Weights, 0, 0, n, k)
+			reward := float64(k % 2)
+			e.line.Reward = &reward
+			all = append(all, e)
+		}
+	}
+	all[0].line.Masked, all[0].line.Reward = maskInfrastructure, nil
+	m := measured{values: map[string]float64{}}
+	_, batches, err := b.batches(t.Context(), 1, all, &m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := m.values["training/n_sample_trained"]
+	size := float64(b.o.GroupSize * b.o.GroupsPerStep)
+	if rows == 0 || math.Mod(rows, size) != 0 || float64(len(batches)) != rows/size || m.values["training/n_sample_collected"] <= rows-1 {
+		t.Fatalf("%g rows in %d mini-batches: %v", rows, len(batches), m.values)
+	}
+	mass, tokens := map[int]float64{}, map[int]float64{}
+	for _, x := range batches {
+		for _, row := range x.rows {
+			for j, on := range row.Mask {
+				mass[row.Rollout] += float64(on) * row.Advantages[j]
+				tokens[row.Rollout] += float64(on)
+			}
+		}
+	}
+	for i, w := range mass {
+		if i == 0 {
+			t.Error("a masked rollout trains")
+		}
+		if want := all[i].line.Advantage / rows; math.Abs(w-want) > 0.01*math.Abs(want) || all[i].line.Weight != advantage.BFloat16(all[i].line.Weight) {
+			t.Errorf("rollout %d: %g over %g tokens, want %g", i, w, tokens[i], want)
+		}
+	}
+}
+
+func TestImpossibleObjectivesAreRefused(t *testing.T) {
+	type bare struct{ engine.Engine }
+	for name, settle := range map[string]func(*Options){
+		"a KL term without a frozen copy": func(o *Options) { o.Objective.KL.Coefficient = 1; o.Engine = bare{o.Engine} },
+		"a constant of nothing":           func(o *Options) { o.Objective.Aggregate = loss.ByConstant },
+		"a dual clip below 1":             func(o *Options) { o.Objective.DualClip = 0.5 },
+		"a discount above 1":              func(o *Options) { o.Objective.Discount = 2 },
+		"v1 with rewards of calls":        func(o *Options) { o.Objective.V1, o.Objective.CallRewards = true, true },
+	} {
+		o := options(t.TempDir(), nil, newBigram(vocab))
+		settle(&o)
+		if err := o.fill(); fulgur.KindOf(err) != fulgur.KindInvalid && fulgur.KindOf(err) != fulgur.KindUnsupported {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What can only be seen at work is an error there, not a panic.
+	b := newBandit(t, 0, func(o *Options) { o.Objective.KL = KL{Coefficient: 1, Kind: "k9"} })
+	if _, err := b.step(t); err == nil {
+		t.Error("an unknown estimate of the divergence is taken")
+	}
+	b = newBandit(t, 0, func(o *Options) { o.Estimator = "x" })
+	if _, err := b.step(t); fulgur.KindOf(err) != fulgur.KindInvalid {
+		t.Errorf("an unknown estimator: %v", fmt.Sprint(err))
+	}
+}
