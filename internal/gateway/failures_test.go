@@ -72,7 +72,7 @@ func TestUpstreamFails(t *testing.T) {
 	}
 	t.Run("GW-13 it hangs", func(t *testing.T) {
 		h, u := chatHouse(t, waits(nil), func(o *gateway.Options, _ *book) {
-			o.Samplers[fulgur.EndpointChat] = chat.New(chat.Options{Retry: sampler.Retry{Tries: 3, Backoff: time.Millisecond, Try: 30 * time.Millisecond}})
+			o.Samplers[fulgur.EndpointChat] = chat.New(chat.Options{Retry: sampler.Retry{Tries: 3, Backoff: time.Millisecond, Try: 150 * time.Millisecond}}) // less, and a busy machine drops tries unseen
 		})
 		for _, body := range []string{hi, hiStream} {
 			u.hits.Store(0)
