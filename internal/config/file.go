@@ -397,6 +397,8 @@ type Validation struct {
 	Every int `json:"every" jsonschema:"minimum=0"`
 	// The first rows of `data.validation` that are used; 0: all.
 	Problems int `json:"problems" jsonschema:"minimum=0"`
+	// Runs of each problem of validation and test at the training temperature. From 2 on pass@k, pass^k and the share of flips are measured, and intervals are over problems.
+	Runs int `json:"runs" jsonschema:"minimum=1,maximum=1000"`
 	// Measure greedy decoding too, beside the training temperature.
 	Greedy bool `json:"greedy"`
 }
@@ -444,7 +446,7 @@ func Default() *File {
 		Auxiliary:  defaultAuxiliary(false),
 		Models:     []FrozenModel{},
 		Data:       Data{Filter: []string{}},
-		Validation: Validation{Every: 20, Problems: 200, Greedy: true},
+		Validation: Validation{Every: 20, Problems: 200, Runs: 1, Greedy: true},
 		Audit: Audit{GitHistory: "flag", Download: "flag", PackageInstall: "flag", TestEdit: "flag", EvaluationRead: "flag", RewardPost: "flag", CheckSleep: "flag",
 			TestFiles: []string{}, EvaluationFiles: []string{}, Sleep: Duration(minutes(2))},
 		Algorithm: Algorithm{

@@ -2,11 +2,11 @@ package trainer
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/trainer/data"
+	"github.com/fulgur-rl/fulgur/internal/trainer/stats"
 )
 
 // Score is a pass rate over rollouts. Every rollout counts, also one that failed
@@ -20,6 +20,8 @@ type Score struct {
 	Low            float64 `json:"low"`            // Wilson interval, 95 %
 	High           float64 `json:"high"`
 	Reward         float64 `json:"reward"` // mean; 0 for a rollout without one
+	// Repeats is what several runs of each row say; nil if there was one.
+	Repeats *stats.Summary `json:"repeats,omitempty"`
 }
 
 // Evaluation is the score of one policy on one set of rows.
@@ -36,21 +38,14 @@ type Evaluation struct {
 // Wilson returns the 95 % interval of a rate of passes among n trials (Wilson
 // 1927); 0 to 1 if n is 0.
 func Wilson(passes, n int) (low, high float64) {
-	if n == 0 {
-		return 0, 1
-	}
-	const z = 1.959963984540054
-	p, m := float64(passes)/float64(n), float64(n)
-	center := (p + z*z/(2*m)) / (1 + z*z/m)
-	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
-	return max(0, center-half), min(1, center+half)
+	return stats.Wilson(float64(passes)/max(1, float64(n)), float64(n))
 }
 
 // greedySuffix tells the greedy half of an evaluation from the sampled one.
 const greedySuffix = "-greedy"
 
-// evaluate runs every row once at temperature 1 and once greedily, all at the
-// same time. The ids are a function of part and step.
+// evaluate runs every row EvaluationRuns times at temperature 1 and once greedily,
+// all at the same time. The ids are a function of part and step.
 func (t *trainer) evaluate(ctx context.Context, part string, step int64, rows []data.Row) (*Evaluation, error) {
 	start := t.o.Now()
 	var asks []ask
@@ -59,9 +54,15 @@ func (t *trainer) evaluate(ctx context.Context, part string, step int64, rows []
 		if greedy {
 			p += greedySuffix
 		}
+		runs := 1 // greedy ones are all the same
+		if !greedy {
+			runs = max(1, t.o.EvaluationRuns)
+		}
 		for _, row := range rows {
-			asks = append(asks, ask{row: row, greedy: greedy,
-				key: fulgur.RolloutKey{Run: t.o.Run, Part: p, Epoch: int(step), Row: row.Index}})
+			for k := range runs {
+				asks = append(asks, ask{row: row, greedy: greedy,
+					key: fulgur.RolloutKey{Run: t.o.Run, Part: p, Epoch: int(step), Row: row.Index, K: k}})
+			}
 		}
 	}
 	all, err := t.collect(ctx, step, asks)
@@ -69,8 +70,10 @@ func (t *trainer) evaluate(ctx context.Context, part string, step int64, rows []
 		return nil, err
 	}
 	e := &Evaluation{Part: part, Step: step, Version: t.state.Version}
-	e.Sampled = score(all[:len(rows)], t.o.Pass)
-	e.Greedy = score(all[len(rows):], t.o.Pass)
+	sampled := all[:len(all)-len(rows)]
+	e.Sampled = score(sampled, t.o.Pass)
+	e.Greedy = score(all[len(sampled):], t.o.Pass)
+	e.Sampled.repeated(sampled, t.o.EvaluationRuns, t.o.Pass)
 	for i := range all {
 		e.Lines = append(e.Lines, all[i].line)
 	}
@@ -108,6 +111,26 @@ func score(rollouts []ended, pass float64) Score {
 	return s
 }
 
+// repeated adds what runs of the same row say together: runs of a row are next to
+// each other. The interval of pass@1 is then over rows, since a row's runs are
+// not independent.
+func (s *Score) repeated(rollouts []ended, runs int, pass float64) {
+	if runs < 2 || len(rollouts) == 0 {
+		return
+	}
+	tasks := make([]stats.Task, 0, len(rollouts)/runs)
+	for i := range rollouts {
+		if i%runs == 0 {
+			tasks = append(tasks, stats.Task{Runs: runs})
+		}
+		if r := rollouts[i].line.Reward; r != nil && *r >= pass {
+			tasks[len(tasks)-1].Passes++
+		}
+	}
+	sum := stats.Summarise(tasks)
+	s.Repeats, s.Low, s.High = &sum, sum.Pass.Low, sum.Pass.High
+}
+
 func (e *Evaluation) values(prefix string) map[string]float64 {
 	out := map[string]float64{}
 	for name, s := range map[string]Score{"": e.Sampled, "_greedy": e.Greedy} {
@@ -116,6 +139,12 @@ func (e *Evaluation) values(prefix string) map[string]float64 {
 		out[prefix+"/pass@1"+name+"_high"] = s.High
 		out[prefix+"/reward"+name] = s.Reward
 		out[prefix+"/failures"+name] = float64(s.AgentFailures + s.Infrastructure)
+	}
+	if r := e.Sampled.Repeats; r != nil {
+		for name, x := range map[string]stats.Interval{"pass@k": r.PassAny, "pass^k": r.PassAll, "flips": r.FlipRate} {
+			out[prefix+"/"+name], out[prefix+"/"+name+"_low"], out[prefix+"/"+name+"_high"] = x.Value, x.Low, x.High
+		}
+		out[prefix+"/runs"], out[prefix+"/unstable"] = float64(r.Runs), float64(r.Unstable)
 	}
 	out["time/"+prefix] = e.Wall.Seconds()
 	return out

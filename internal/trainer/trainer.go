@@ -151,6 +151,7 @@ type Options struct {
 	Pass    float64 // a reward of at least this is a pass; 0: 1
 
 	ValidateEvery   int64 // steps; 0: never
+	EvaluationRuns  int   // of each row of validation and test at temperature 1; 0: 1
 	Stop            Stop
 	CheckpointEvery int64 // steps; 0: 10
 	Keep            int   // checkpoints kept besides the best; 0: 2

@@ -1,0 +1,40 @@
+package trainer
+
+import (
+	"context"
+	"testing"
+)
+
+// Several runs of a row are other rollouts with other samples; what they say
+// together is over rows.
+func TestEvaluationRunsEachRowSeveralTimes(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	for i := range tasks { // some answers it knows, others it draws
+		e.Weights[i*vocab+i+tasks] = float64(i%3) * 2.5
+	}
+	o := options(dir, st, e)
+	o.EvaluationRuns = 4
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		(&agents{st: st, gen: e, slots: 2}).run(ctx, t)
+	}()
+	ev, err := Evaluate(t.Context(), o, Request{Part: "eval", Number: 1, Rows: rows(12), Version: 3})
+	stop()
+	<-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := ev.Sampled.Repeats
+	if ev.Sampled.Rollouts != 48 || ev.Greedy.Rollouts != 12 || ev.Greedy.Repeats != nil || r == nil || r.Tasks != 12 || r.Runs != 4 {
+		t.Fatalf("got %+v, %+v", ev.Sampled, r)
+	}
+	if r.Pass.Value != ev.Sampled.Rate || !(r.PassAll.Value < r.Pass.Value && r.Pass.Value < r.PassAny.Value) || r.FlipRate.Value <= 0 || r.Unstable == 0 {
+		t.Errorf("got %+v", r)
+	}
+	if v := ev.values("val"); v["val/pass@k"] != r.PassAny.Value || v["val/pass^k_low"] != r.PassAll.Low || v["val/flips"] != r.FlipRate.Value || v["val/runs"] != 4 {
+		t.Errorf("metrics are %v", v)
+	}
+}
