@@ -27,8 +27,9 @@ type ask struct {
 type ended struct {
 	ask
 	line  RolloutLine
-	built sample.Built // of training rollouts
-	first int64        // policy version of its first sampled token; below 0: it has none
+	built sample.Built  // of training rollouts
+	first int64         // policy version of its first sampled token; below 0: it has none
+	open  time.Duration // that its calls were open, held or being answered
 
 	attempt     fulgur.AttemptID
 	calls       []callAt      // its own, where they may differ in advantage
@@ -339,6 +340,7 @@ func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Cal
 	reward = t.o.Audit.apply(&e.line, r, calls, reward, t.o.AgentFailure)
 	for i := range calls {
 		e.line.Sampled += len(calls[i].SampledIDs)
+		e.open += calls[i].Latency
 	}
 	if a.train && t.asynchronous() {
 		e.versions(calls)

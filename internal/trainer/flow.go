@@ -20,6 +20,7 @@ type flow struct {
 	dropped  []RolloutLine             // of groups that a filter took out since the last step
 	total    int                       // rollouts of the step to come
 	drained  time.Duration             // what the last hold waited for calls in flight
+	stepped  time.Time                 // when the last step was done
 }
 
 // asynchronous says whether rollouts of several steps are under way at once.
@@ -183,11 +184,21 @@ func (t *trainer) hold(ctx context.Context) error {
 	if t.o.Gate == nil {
 		return nil
 	}
-	req := fulgur.PauseRequest{Owner: owner, Drain: t.o.Drain, Reason: "new policy version", Partial: t.asynchronous()}
+	req := fulgur.PauseRequest{Owner: owner, Lease: holdLease, Drain: t.o.Drain, Reason: "new policy version", Partial: t.asynchronous()}
 	if req.Partial && t.resumes {
 		req.Drain = min(req.Drain, cutAfter)
 	}
-	p, err := again(ctx, func() (fulgur.Pause, error) { return t.o.Gate.PauseCalls(ctx, t.o.Run, req) })
+	pause := func() (fulgur.Pause, error) { return t.o.Gate.PauseCalls(ctx, t.o.Run, req) }
+	p, err := again(ctx, pause)
+	for told := false; fulgur.KindOf(err) == fulgur.KindConflict; p, err = again(ctx, pause) {
+		if !told {
+			t.warn(t.state.Cursor.Step, "paused", "the update waits: %s", fulgur.PublicMessage(err))
+			told = true
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return err
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -202,6 +213,37 @@ func (t *trainer) hold(ctx context.Context) error {
 // short ones end within it, and need no second reading of their prompt.
 const cutAfter = 250 * time.Millisecond
 
+// holdLease is how long a pause lasts that nobody renews; an update may take longer.
+const holdLease = 10 * time.Minute
+
+// keepHeld renews the pause until the function that it returns is called.
+func (t *trainer) keepHeld(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for t.o.Gate != nil && sleep(ctx, holdLease/3) == nil {
+			// If this fails the next one may not; the last resort is the lease.
+			_, _ = t.o.Gate.PauseCalls(ctx, t.o.Run, fulgur.PauseRequest{Owner: owner, Lease: holdLease, Reason: "new policy version"})
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fulgur.E(fulgur.KindCanceled, "train", "stopped", ctx.Err())
+	}
+}
+
 // release lets the run's calls go on, also when ctx has ended.
 func (t *trainer) release(ctx context.Context) error {
 	if t.o.Gate == nil {
@@ -215,10 +257,11 @@ func (t *trainer) release(ctx context.Context) error {
 // flowed adds what the schedule did in a step to the step's metrics.
 func (t *trainer) flowed(u schedule.Update, rollouts []ended) {
 	lengths, seconds := make([]float64, len(rollouts)), make([]float64, len(rollouts))
-	tokens, age := 0, 0.0
+	tokens, age, open := 0, 0.0, time.Duration(0)
 	for i := range rollouts {
 		e := &rollouts[i]
 		lengths[i], seconds[i] = float64(e.line.Sampled), e.line.Seconds
+		open += e.open
 		for _, s := range e.built.Samples {
 			for j, v := range s.Versions {
 				if s.Mask[j] && v >= 0 {
@@ -232,6 +275,10 @@ func (t *trainer) flowed(u schedule.Update, rollouts []ended) {
 		"rollouts/sampled_p50": quantile(lengths, .5), "rollouts/sampled_p95": quantile(lengths, .95), "rollouts/sampled_max": quantile(lengths, 1),
 		"time/rollout_p50": quantile(seconds, .5), "time/rollout_p95": quantile(seconds, .95), "time/rollout_max": quantile(seconds, 1),
 	}
+	if wall := t.o.Now().Sub(t.stepped); !t.stepped.IsZero() && wall > 0 {
+		values["schedule/calls"] = open.Seconds() / wall.Seconds()
+	}
+	t.stepped = t.o.Now()
 	if t.asynchronous() {
 		values["staleness/mean"], values["staleness/max"] = u.Stats.MeanStaleness, float64(u.Stats.MaxStaleness)
 		values["staleness/token_mean"] = age / max(1, float64(tokens))

@@ -30,7 +30,11 @@ func (t *trainer) step(ctx context.Context, u schedule.Update, rollouts []ended)
 		if err := t.hold(ctx); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, t.release(ctx)) }()
+		stop := t.keepHeld(ctx)
+		defer func() {
+			stop()
+			err = errors.Join(err, t.release(ctx))
+		}()
 	}
 	m := measured{values: map[string]float64{}}
 	adv, batches, err := t.batches(ctx, u.Step, rollouts, &m)
