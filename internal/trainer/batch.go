@@ -19,6 +19,7 @@ type minibatch struct {
 	data     []engine.Datum // their advantages, masks and old log probs are set by prepare
 	rows     []loss.Row
 	older    []bool // per row: an earlier policy than the one at the start of the step sampled some of it
+	fresh    bool   // its ratios are 1: it is the step's first, and no other policy than its own is looked at
 	rollouts int    // R: unmasked ones, with advantage 0 too
 	live     int    // those with something to train
 	tokens   int

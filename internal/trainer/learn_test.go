@@ -165,22 +165,26 @@ func TestEachObjectiveLearns(t *testing.T) {
 // What the engine's own loss does and what goes by log probs, our derivative and a
 // signed cross entropy are the same updates.
 func TestBothWaysToALossGiveTheSameWeights(t *testing.T) {
-	for _, name := range []string{engine.PPO, engine.ImportanceSampling, engine.CISPO} {
-		var ends [2][]float64
-		for way := range ends {
-			b := newBandit(t, 2, func(o *Options) {
-				o.Loss.Name = name
-				o.Objective.Correction = loss.Correction{By: loss.CorrectToken, Truncate: 1.5, Low: .1, High: 10}
-			})
-			if way == 1 {
-				b.losses = []string{engine.CrossEntropy, "x"}
+	for _, c := range []loss.Correction{{}, {By: loss.CorrectToken, Truncate: 1.5, Low: .1, High: 10}} {
+		for _, name := range []string{engine.PPO, engine.ImportanceSampling, engine.CISPO} {
+			var ends [2][]float64
+			var last [2]measured
+			for way := range ends {
+				b := newBandit(t, 2, func(o *Options) { o.Loss.Name, o.Objective.Correction = name, c })
+				if way == 1 {
+					b.losses = []string{engine.CrossEntropy, "x"}
+				}
+				b.learn(t, 12)
+				ends[way], last[way] = b.policy.Weights, b.last
 			}
-			b.learn(t, 12)
-			ends[way] = b.policy.Weights
-		}
-		for i := range ends[0] {
-			if math.Abs(ends[0][i]-ends[1][i]) > 1e-4 {
-				t.Fatalf("%s: weight %d is %g one way and %g the other", name, i, ends[0][i], ends[1][i])
+			for i := range ends[0] {
+				if math.Abs(ends[0][i]-ends[1][i]) > 1e-4 {
+					t.Fatalf("%s, %+v: weight %d is %g one way and %g the other", name, c, i, ends[0][i], ends[1][i])
+				}
+			}
+			if x, y := last[0], last[1]; math.Abs(x.loss-y.loss) > 1e-4 && name != engine.CISPO || math.Abs(x.kl-y.kl) > 1e-3 || x.clipped != y.clipped && name != engine.CISPO ||
+				math.Abs(x.values["policy/ratio"]-y.values["policy/ratio"]) > 1e-4 {
+				t.Errorf("%s, %+v: measured %+v one way and %+v the other", name, c, x, y)
 			}
 		}
 	}
@@ -211,7 +215,8 @@ func TestTheProximalPolicyIsAskedForWhereItIsNeeded(t *testing.T) {
 		settle    func(*Options)
 	}{
 		"one policy":                            {0, 0, func(*Options) {}},
-		"an older sampler":                      {2, 2, func(*Options) {}}, // from the second step on
+		"an older sampler":                      {2, 2, func(*Options) {}}, // from the second step on, for the second mini-batch
+		"an older sampler and one mini-batch":   {2, 0, func(o *Options) { o.Minibatches = 1 }},
 		"a correction":                          {0, 3, correct},
 		"a sampler in the ratio itself":         {2, 0, func(o *Options) { o.Loss.Name = engine.ImportanceSampling }},
 		"a loss of ours, one policy":            {0, 6, func(o *Options) { o.Objective.DualClip = 3 }}, // one per mini-batch

@@ -20,6 +20,7 @@ type measured struct {
 	reference                float64 // sum over tokens of the divergence from the reference policy, in the loss
 	mismatch, mismatchTokens float64 // |log prob of trainer - of sampler| before the first update
 	worst                    float64
+	known                    []loss.Row         // whose log probs at the step's start are known before the first update
 	values                   map[string]float64 // more, by the names of metrics
 }
 
@@ -77,59 +78,57 @@ func (t *trainer) batches(ctx context.Context, step int64, rollouts []ended, m *
 // policy at its start where the sampler's do not stand for them, those of the
 // reference policy, the correction for the sampler, and the engine's data.
 func (t *trainer) prepare(ctx context.Context, step int64, batches []minibatch, m *measured) error {
-	o, spec := &t.o.Objective, t.o.spec()
-	var data []engine.Datum
-	var rows []loss.Row
-	var where []*loss.Row
+	full := make([]*minibatch, 0, len(batches))
 	stale := false
 	for i := range batches {
-		b := &batches[i]
-		data, rows = append(data, b.data...), append(rows, b.rows...)
-		for k := range b.rows {
-			where = append(where, &b.rows[k])
-			stale = stale || b.older[k]
+		if b := &batches[i]; len(b.data) > 0 {
+			full = append(full, b)
+			stale = stale || slices.Contains(b.older, true)
 		}
 	}
-	if len(data) == 0 {
+	if len(full) == 0 {
 		return nil
 	}
+	o, spec := &t.o.Objective, t.o.spec()
 	if o.KL.inLoss() {
-		ref, err := t.o.Engine.(engine.Freezer).ForwardFrozen(ctx, data)
+		err := forward(ctx, full, t.o.Engine.(engine.Freezer).ForwardFrozen, func(r *loss.Row, logp []float32) { r.Reference = logp })
 		if err != nil {
 			return err
-		}
-		for i := range where {
-			where[i].Reference = ref[i]
 		}
 	}
-	// One forward pass: the ratio of a loss is to the policy at the step's start,
-	// which is not the sampler where it is of an earlier version.
-	if o.Correction.On() || stale && spec.Name != loss.ImportanceSampling || o.V1 {
-		now, err := t.o.Engine.Forward(ctx, data)
-		if err != nil {
+	// The ratio of a loss is to the policy at the step's start, which is not the
+	// sampler where it is of an earlier version: a forward pass gives its log probs.
+	// The first mini-batch needs none, unless its weights do: its own pass is made
+	// by that policy.
+	asked := full
+	switch {
+	case o.Correction.On() || o.V1:
+	case stale && spec.Name != loss.ImportanceSampling:
+		full[0].fresh = true
+		asked = full[1:]
+	default:
+		asked = nil
+	}
+	if len(asked) > 0 {
+		if err := forward(ctx, asked, t.o.Engine.Forward, func(r *loss.Row, logp []float32) { r.Proximal = logp }); err != nil {
 			return err
 		}
-		for i := range rows {
-			rows[i].Proximal = now[i]
-		}
-		if err := t.drifted(step, loss.Correct(rows, o.Correction), m); err != nil {
-			return err
-		}
-		for i := range where {
-			where[i].Proximal, where[i].Importance = now[i], rows[i].Importance
-		}
+	}
+	for _, b := range asked {
+		m.compare(b)
+		m.known = append(m.known, b.rows...)
+	}
+	if len(asked) == len(full) {
+		drift := loss.Correct(m.known, o.Correction)
 		at := 0
-		for i := range batches {
-			b := &batches[i]
-			m.compare(b, now[at:at+len(b.rows)])
-			at += len(b.rows)
+		for _, b := range asked {
+			at += copy(b.rows, m.known[at:])
 		}
-		if err := t.mismatched(step, m); err != nil {
+		if err := t.apart(step, drift, m); err != nil {
 			return err
 		}
 	}
-	for i := range batches {
-		b := &batches[i]
+	for _, b := range full {
 		for k := range b.rows {
 			r, d := &b.rows[k], &b.data[k]
 			d.Advantages, d.Mask = r.Weighted()
@@ -137,6 +136,38 @@ func (t *trainer) prepare(ctx context.Context, step int64, batches []minibatch, 
 		}
 	}
 	return nil
+}
+
+// forward has a policy's log probs of mini-batches computed in one pass.
+func forward(ctx context.Context, batches []*minibatch, pass func(context.Context, []engine.Datum) ([][]float32, error), set func(*loss.Row, []float32)) error {
+	var data []engine.Datum
+	var rows []*loss.Row
+	for _, b := range batches {
+		data = append(data, b.data...)
+		for k := range b.rows {
+			rows = append(rows, &b.rows[k])
+		}
+	}
+	logps, err := pass(ctx, data)
+	if err == nil && len(logps) != len(rows) {
+		err = fulgur.E(fulgur.KindInternal, "forward", fmt.Sprintf("the engine gave log probs of %d sequences for %d", len(logps), len(rows)), nil)
+	}
+	if err != nil {
+		return err
+	}
+	for i, r := range rows {
+		set(r, logps[i])
+	}
+	return nil
+}
+
+// apart records how far sampler and trainer are apart at the step's start, and
+// stops the run where they have left the band, or are under one policy.
+func (t *trainer) apart(step int64, d loss.Drift, m *measured) error {
+	if err := t.mismatched(step, m); err != nil {
+		return err
+	}
+	return t.drifted(step, d, m)
 }
 
 // drifted records how far sampler and trainer are apart, and stops the run where
@@ -179,15 +210,12 @@ func (t *trainer) update(ctx context.Context, step int64, b *minibatch, m *measu
 	}
 	if m.updates == 0 && b.rows[0].Proximal == nil {
 		// What the pass has computed are the log probs at the step's start.
-		rows := slices.Clone(b.rows)
-		for i := range rows {
-			rows[i].Proximal = r.LogProbs[i]
+		start := minibatch{rows: slices.Clone(b.rows), older: b.older}
+		for i := range start.rows {
+			start.rows[i].Proximal = r.LogProbs[i]
 		}
-		m.compare(b, r.LogProbs)
-		if err := t.mismatched(step, m); err != nil {
-			return err
-		}
-		if err := t.drifted(step, loss.Correct(rows, loss.Correction{}), m); err != nil {
+		m.compare(&start)
+		if err := t.apart(step, loss.Correct(append(start.rows, m.known...), loss.Correction{}), m); err != nil {
 			return err
 		}
 	}
@@ -217,6 +245,17 @@ func (t *trainer) gradient(ctx context.Context, b *minibatch, m *measured) (engi
 		}
 		t.losses = append(info.Losses, engine.CrossEntropy)
 	}
+	if b.fresh && spec.Plain() {
+		// At a ratio of 1 the gradient is the advantage's alone.
+		r, err := t.o.Engine.ForwardBackward(ctx, b.data, engine.Loss{Name: engine.CrossEntropy})
+		r.Loss, r.KL, r.Clipped = 0, 0, 0
+		for _, d := range b.data {
+			for _, a := range d.Advantages {
+				r.Loss -= float64(a)
+			}
+		}
+		return r, err
+	}
 	if spec.Plain() && (len(t.losses) == 1 || slices.Contains(t.losses, spec.Name)) {
 		r, err := t.o.Engine.ForwardBackward(ctx, b.data, t.o.Loss)
 		if err == nil && len(r.LogProbs) != len(b.data) {
@@ -235,7 +274,14 @@ func (t *trainer) gradient(ctx context.Context, b *minibatch, m *measured) (engi
 			return engine.Result{}, err
 		}
 	}
-	e, err := spec.Evaluate(b.rows, now)
+	rows := b.rows
+	if b.fresh {
+		rows = slices.Clone(rows)
+		for i := range rows {
+			rows[i].Proximal = now[i]
+		}
+	}
+	e, err := spec.Evaluate(rows, now)
 	if err != nil {
 		return engine.Result{}, fulgur.E(fulgur.KindInvalid, "compute the loss", err.Error(), nil)
 	}
@@ -255,16 +301,16 @@ func (t *trainer) gradient(ctx context.Context, b *minibatch, m *measured) (engi
 	return r, err
 }
 
-// compare measures how far the trainer's log probs are from the sampler's before
-// anything was updated: where they are of one policy, this is the engines' error.
-func (m *measured) compare(b *minibatch, logps [][]float32) {
+// compare measures how far the trainer's log probs at the step's start are from the
+// sampler's: where they are of one policy, this is the engines' error.
+func (m *measured) compare(b *minibatch) {
 	for i, r := range b.rows {
 		if b.older[i] {
 			continue
 		}
 		for j, mask := range r.Mask {
 			if mask != 0 {
-				x := math.Abs(float64(logps[i][j] - r.Sampled[j]))
+				x := math.Abs(float64(r.Proximal[j] - r.Sampled[j]))
 				m.mismatch += x
 				m.mismatchTokens++
 				m.worst = max(m.worst, x)
