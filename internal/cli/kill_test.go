@@ -18,6 +18,7 @@ type killCase struct {
 	seed  uint64
 	alone bool // one engine worker and one agent at a time: the same bits as undisturbed
 	long  bool // only with FULGUR_LONG
+	mode  string
 }
 
 const (
@@ -33,6 +34,8 @@ func TestKill(t *testing.T) {
 	for _, c := range []killCase{
 		{name: "once, one worker", kills: 1, seed: 1, alone: true},
 		{name: "once, as many workers as there are", kills: 1, seed: 2},
+		{name: "once, steps that overlap", kills: 1, seed: 6, mode: "collocated"},
+		{name: "five times, steps that overlap", kills: 5, seed: 7, mode: "collocated", long: true},
 		{name: "five times, one worker", kills: 5, seed: 3, alone: true, long: true},
 		{name: "five times, one worker, other moments", kills: 5, seed: 4, alone: true, long: true},
 		{name: "five times, as many workers as there are", kills: 5, seed: 5, long: true},
@@ -57,6 +60,9 @@ func (c killCase) run(t *testing.T) {
 	if c.alone {
 		one = []string{"--threads", "1"}
 		flags = append(one, "--set", "runner.slots=1")
+	}
+	if c.mode != "" {
+		flags = append(flags, "--set", "schedule.mode="+c.mode)
 	}
 	flags = append(flags, copied(t)...)
 	began := time.Now()
