@@ -246,8 +246,13 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, out *writer, req
 		_ = send(append(buf, "\n\n"...)) // the stream ends without [DONE] either way
 		return
 	}
-	buf = out.event(buf[:0], pending, gen.FinishReason)
-	if o := out.q.StreamOptions; o != nil && o.IncludeUsage {
+	usage := out.q.StreamOptions != nil && out.q.StreamOptions.IncludeUsage
+	if out.q.StreamInterval > 0 && usage { // our own gateway: one event less to read
+		buf = out.last(buf[:0], pending, gen)
+	} else {
+		buf = out.event(buf[:0], pending, gen.FinishReason)
+	}
+	if usage && out.q.StreamInterval == 0 {
 		buf = append(buf, "data: "...)
 		buf = out.head(buf)
 		buf = append(buf, `],"usage":`...)
@@ -273,6 +278,17 @@ func (o *writer) head(b []byte) []byte {
 	b = append(b, `,"model":`...)
 	b = chatwire.AppendString(b, o.q.Model)
 	return append(b, `,"choices":[`...)
+}
+
+// last is the event of the last tokens and the usage in one, as vLLM's
+// continuous_usage_stats has it.
+func (o *writer) last(b []byte, tokens []engine.Token, gen engine.Generation) []byte {
+	b = append(b, "data: "...)
+	b = o.head(b)
+	b = o.choice(b, tokens, gen.FinishReason)
+	b = append(b, `],"usage":`...)
+	b = o.usage(b, len(gen.Tokens), gen.CachedTokens)
+	return append(b, "}\n\n"...)
 }
 
 func (o *writer) event(b []byte, tokens []engine.Token, finish string) []byte {
@@ -312,7 +328,7 @@ func (o *writer) choice(b []byte, tokens []engine.Token, finish string) []byte {
 			b = strconv.AppendInt(b, int64(t.ID), 10)
 		}
 		b = append(b, ']')
-		if !o.opened {
+		if !o.opened && o.q.StreamInterval == 0 { // who shows the stream to nobody knows its prompt
 			o.opened = true
 			b = append(b, `,"prompt_token_ids":`...)
 			b = chatwire.AppendIDs(b, o.q.Prompt)
