@@ -124,6 +124,25 @@ func TestACallIsTheSameAfterTheCodec(t *testing.T) {
 	}
 }
 
+func FuzzIsTextOf(f *testing.F) {
+	f.Add([]byte("1,2"), []byte{1, 0, 0, 0, 2, 0, 0, 0})
+	f.Add([]byte("00000001,9999999,10000000,-1"), []byte{1, 0, 0, 0, 0x7f, 0x96, 0x98, 0, 0x80, 0x96, 0x98, 0, 255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, list, ids []byte) {
+		own := textIDs(nil, ids)
+		if !isTextOf(own, ids) {
+			t.Errorf("%s is not taken for %x", own, ids)
+		}
+		if got := isTextOf(list, ids); got != bytes.Equal(own, list) {
+			t.Errorf("%q for %x: %t", list, ids, got)
+		}
+		for _, x := range [][]byte{append(bytes.Clone(own), list...), append(bytes.Clone(list), own...)} {
+			if got := isTextOf(x, ids); got != bytes.Equal(own, x) {
+				t.Errorf("%q for %x: %t", x, ids, got)
+			}
+		}
+	})
+}
+
 // TestWhatFollowsFromTheRestIsNotKept: what was sent upstream costs what differs from the
 // request, and the ids in the first response nothing; in whatever way both look.
 func TestWhatFollowsFromTheRestIsNotKept(t *testing.T) {

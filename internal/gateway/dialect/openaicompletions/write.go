@@ -13,6 +13,9 @@ import (
 // goes out as it is.
 func (Dialect) AppendAnswer(dst []byte, req *call.Request, m dialect.Meta, res *call.Result) []byte {
 	if res.Raw != nil && res.Wire == Name {
+		if len(dst) == 0 {
+			return res.Raw[:len(res.Raw):len(res.Raw)] // nobody changes it
+		}
 		return append(dst, res.Raw...)
 	}
 	tokens := make([]call.Token, len(res.SampledIDs))
