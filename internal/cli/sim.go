@@ -74,7 +74,7 @@ is what a schedule costs it.`,
 	c.Flags().IntVar(&f.seeds, "seeds", 0, "simulations that are averaged (key seeds)")
 	c.Flags().IntVar(&f.steps, "steps", 0, "training steps of each (key steps)")
 	c.Flags().BoolVar(&f.list, "list", false, "list the presets")
-	c.Flags().IntVar(&f.rollouts, "rollouts", 2048, "of a run: its newest training rollouts, at most so many")
+	c.Flags().IntVar(&f.rollouts, "rollouts", 4096, "of a run: its newest training rollouts, at most so many")
 	return c
 }
 

@@ -22,7 +22,8 @@ type recordedRun struct {
 	base    config.SimFile
 	facts   []string
 	mode    string
-	steps   int     // that perStep is of
+	all     int     // steps of the run
+	steps   int     // of them, those that perStep is of
 	perStep float64 // seconds that a step of the run took, without validation
 }
 
@@ -49,7 +50,8 @@ func (a *app) readRecorded(c *cobra.Command, run string, most int) (_ *recordedR
 		return nil, notFound("simulate "+run, "its record has no training rollout that has ended")
 	}
 	r := &recordedRun{mode: file.Schedule.Mode}
-	update, err := r.times(dir)
+	began := rollouts[0].CreatedAt
+	update, holds, err := r.times(dir, began)
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +59,10 @@ func (a *app) readRecorded(c *cobra.Command, run string, most int) (_ *recordedR
 	if err != nil {
 		return nil, err
 	}
-	hold := 0.0
-	if r.mode == string(schedule.Collocated) {
-		hold = update
+	if r.mode != string(schedule.Collocated) {
+		holds = nil
 	}
-	peak, half := sim.Fit(calls, hold)
+	peak, half := sim.Fit(calls, holds)
 	if peak <= 0 {
 		return nil, notFound("simulate "+run, "its calls say nothing on the engine: none sampled a token")
 	}
@@ -73,7 +74,7 @@ func (a *app) readRecorded(c *cobra.Command, run string, most int) (_ *recordedR
 		fmt.Sprintf("Device, fitted to %d calls and %d steps: %s tokens/s at most, half of it with %s calls in flight; an update takes %s s.", len(calls), r.steps, threeDigits(peak), threeDigits(half), threeDigits(update)),
 	)
 	f, _ := presetBase("")
-	f.Seed, f.Steps = file.Seed, max(10, r.steps)
+	f.Seed, f.Steps = file.Seed, max(5, r.all)
 	f.Workload.Run, f.Workload.Rows = run, max(1, 10*len(r.groups))
 	f.Device = config.SimDevice{TokensPerSecond: peak, Half: half, Update: duration(update), SamplingShare: .5}
 	f.Algorithm = config.SimAlgorithm{GroupSize: file.Algorithm.GroupSize, GroupsPerStep: file.Algorithm.GroupsPerStep}
@@ -110,30 +111,44 @@ func newestTraining(ctx context.Context, rec records, run fulgur.RunID, most int
 	}
 }
 
+// stepTimes are what a line of metrics.jsonl says of a step's time; the drain is
+// part of the update.
+type stepTimes struct {
+	At         time.Time `json:"time"` // behind the update and the validation
+	Rollout    float64   `json:"time/rollout"`
+	Update     *float64  `json:"time/update"`
+	Drain      float64   `json:"time/drain"`
+	Validation float64   `json:"time/validation"`
+}
+
 // times reads how long steps took: the first fifth is left out, as it is in the
-// simulation. It returns the seconds of an update.
-func (r *recordedRun) times(dir runDir) (update float64, err error) {
-	lines, err := readMetrics(dir)
+// simulation. It returns the seconds of an update, and when updates held calls,
+// in seconds since began.
+func (r *recordedRun) times(dir runDir, began time.Time) (update float64, holds []sim.Hold, err error) {
+	lines, err := readLines[stepTimes](dir.metrics())
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	var rollout, updates []float64
-	for _, m := range lines {
-		if u, ok := m["time/update"]; ok {
-			rollout, updates = append(rollout, m["time/rollout"]), append(updates, u)
+	lines = slices.DeleteFunc(lines, func(l stepTimes) bool { return l.Update == nil })
+	r.all = len(lines)
+	last := 0.0
+	for i, l := range lines {
+		to := l.At.Sub(began).Seconds() - l.Validation
+		pause := max(last, to-*l.Update)
+		if from := pause + l.Drain; to > from {
+			holds, last = append(holds, sim.Hold{Pause: pause, From: from, To: to}), to
+		}
+		if i >= r.all/5 {
+			r.steps++
+			update += *l.Update - l.Drain
+			r.perStep += l.Rollout + *l.Update
 		}
 	}
-	skip := len(updates) / 5
-	for i := skip; i < len(updates); i++ {
-		r.steps++
-		update += updates[i]
-		r.perStep += rollout[i] + updates[i]
-	}
 	if r.steps == 0 {
-		return 0, notFound("simulate "+string(dir), "the run has finished no step")
+		return 0, nil, notFound("simulate "+string(dir), "the run has finished no step")
 	}
 	r.perStep /= float64(r.steps)
-	return update / float64(r.steps), nil
+	return update / float64(r.steps), holds, nil
 }
 
 // read turns the record of rollouts into groups; it returns all calls, in

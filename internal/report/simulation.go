@@ -43,10 +43,11 @@ type SimulatedSchedule struct {
 
 const simulationPage = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{.Title}}</title><style>{{.Style}}</style></head><body><main>
+<title>{{.Title}}</title><style>{{.Style}}
+table.wide { font-size: 13px } table.wide th { vertical-align: bottom; white-space: normal } table.wide th, table.wide td { padding-right: 9px }</style></head><body><main>
 <p class="crumb"><b>{{.Title}}</b></p>
 <header><h2>{{.Verdict}}</h2>{{range .Facts}}<p class="note">{{.}}</p>{{end}}</header>
-<section><h2>Schedules</h2><table><thead><tr><th>schedule</th><th class="n">s a step</th><th class="n">over synchronous</th><th class="n">of the ideal</th>
+<section><h2>Schedules</h2><table class="wide"><thead><tr><th>schedule</th><th class="n">s a step</th><th class="n">over synchronous</th><th class="n">of the ideal</th>
 <th class="n">staleness, mean</th><th class="n">most</th><th class="n">wasted tokens</th><th class="n">drain, s a step</th><th class="n">device samples</th><th class="n">trains</th><th class="n">is idle</th><th class="n">rollouts run</th><th class="n">slots</th></tr></thead>
 <tbody>{{range .Rows}}<tr><td>{{.Name}}</td>{{range .Cells}}<td class="n">{{.}}</td>{{end}}</tr>{{end}}</tbody></table>
 <p class="note">Ideal: a step's tokens at the engine's peak, and the update: {{.IdealText}} s. Staleness: policy versions between a group's first call and its training. A device that samples below its peak counts as idle for the rest.</p></section>

@@ -13,14 +13,13 @@ type Served struct{ Start, End, Tokens float64 }
 // Fit finds Peak and Half of the throughput X(b) = Peak·b/(b+Half) of calls that
 // were seen: with b(t) in flight a call should sample the integral of
 // Peak/(b(t)+Half) over its time, and Half is where that is nearest to what all
-// calls did (least squares). Calls are held for hold seconds at a time (updates):
-// that much is left out of a stretch in which none ends for about as long; 0:
-// none is held.
+// calls did (least squares). Holds, in order and apart, are when calls stood
+// still (updates): they are taken out of the clock.
 // Where the calls say nothing on how throughput grows, Half is 0 and Peak what
 // was seen; without calls both are 0. The first and the last tenth of the calls
 // only count as load: others that were in flight then may not have been seen.
-func Fit(calls []Served, hold float64) (peak, half float64) {
-	l := newLoad(withoutHolds(calls, hold))
+func Fit(calls []Served, holds []Hold) (peak, half float64) {
+	l := newLoad(withoutHolds(calls, holds))
 	best := math.Inf(1)
 	for k := -1; k < 48; k++ {
 		h := 0.0
@@ -107,41 +106,30 @@ func (l load) fit(half float64) (peak, off float64) {
 	return peak, off
 }
 
-// withoutHolds takes holds out of the clock: where no call ends for three quarters
-// of one or more, the first hold seconds of it at most.
-func withoutHolds(calls []Served, hold float64) []Served {
-	if hold <= 0 || len(calls) == 0 {
-		return calls
-	}
-	ends := make([]float64, len(calls))
-	first := math.Inf(1)
-	for i, c := range calls {
-		ends[i], first = c.End, min(first, c.Start)
-	}
-	slices.Sort(ends)
-	var from, to, before []float64 // of each stretch, and what lies in those before it
-	last, sum := first, 0.0
-	for _, e := range ends {
-		if e-last > .75*hold {
-			d := min(e-last, hold)
-			from, to, before = append(from, last), append(to, last+d), append(before, sum)
-			sum += d
-		}
-		last = e
+// Hold is a stretch in which calls stood still, in seconds: from Pause on new
+// ones waited, from From on also those that had been in flight.
+type Hold struct{ Pause, From, To float64 }
+
+// withoutHolds takes holds out of the clock.
+func withoutHolds(calls []Served, holds []Hold) []Served {
+	before := make([]float64, len(holds)+1) // held time up to the start of each
+	for i, h := range holds {
+		before[i+1] = before[i] + h.To - h.From
 	}
 	clock := func(t float64) float64 {
-		i, _ := slices.BinarySearch(to, t) // stretches that ended before t
-		out := 0.0
-		if i > 0 {
-			out = before[i-1] + to[i-1] - from[i-1]
+		i, _ := slices.BinarySearchFunc(holds, t, func(h Hold, t float64) int { return cmp.Compare(h.To, t) })
+		held := before[i] // of those that ended before t
+		if i < len(holds) && t > holds[i].From {
+			held += t - holds[i].From
 		}
-		if i < len(from) && t > from[i] {
-			out += t - from[i]
-		}
-		return t - out
+		return t - held
 	}
 	moved := make([]Served, len(calls))
 	for i, c := range calls {
+		k, _ := slices.BinarySearchFunc(holds, c.Start, func(h Hold, t float64) int { return cmp.Compare(h.From, t) })
+		if k < len(holds) && c.Start >= holds[k].Pause {
+			c.Start = holds[k].From
+		}
 		moved[i] = Served{clock(c.Start), clock(c.End), c.Tokens}
 	}
 	return moved

@@ -241,6 +241,11 @@ func TestATimelineHasTheRunsTime(t *testing.T) {
 		training += r.Timeline.Training[i] * r.Timeline.Width
 	}
 	all := r.SecondsPerStep * float64(r.Steps)
+	for i := range r.Timeline.Sampling {
+		if use := r.Timeline.Sampling[i] + r.Timeline.Training[i]; use > 1+1e-9 || r.Timeline.Running[i] > float64(r.Slots)+1e-9 {
+			t.Errorf("bin %d: %g of the device, %g rollouts of %d", i, use, r.Timeline.Running[i], r.Slots)
+		}
+	}
 	if n := len(r.Timeline.Sampling); n > 100 || n < 50 {
 		t.Errorf("%d bins", n)
 	}

@@ -15,12 +15,16 @@ func (t *Timeline) add(from, to, sampling, training, running float64) {
 		t.halve()
 	}
 	for from < to {
-		i := min(int(from/t.Width), t.bins-1)
+		i := int(from / t.Width)
+		if t.Width*float64(i+1) <= from { // the division rounded down
+			i++
+		}
+		i = min(i, t.bins-1)
 		for len(t.Sampling) <= i {
 			t.Sampling, t.Training, t.Running = append(t.Sampling, 0), append(t.Training, 0), append(t.Running, 0)
 		}
 		end := min(to, t.Width*float64(i+1))
-		if end <= from || i == t.bins-1 { // a rounding error, or the last bin
+		if i == t.bins-1 {
 			end = to
 		}
 		share := (end - from) / t.Width

@@ -59,6 +59,7 @@ type world struct {
 	mark           sums // at the end of the warm-up
 	timeline       *Timeline
 	seen           func(Served) // each call, as a recorder sees it; nil: nobody looks
+	stood          func(Hold)   // each time in which calls are held; nil: nobody looks
 	staleness      []int64
 	askedStaleness float64
 }
@@ -339,6 +340,9 @@ func (w *world) drained() {
 		w.draining = false
 		w.sum.drain += w.now - w.pausedAt
 		w.sum.longest = max(w.sum.longest, w.now-w.pausedAt)
+	}
+	if w.paused && w.stood != nil {
+		w.stood(Hold{w.pausedAt, w.now, w.now + w.machine.Update})
 	}
 	w.after(w.machine.Update, w.updated)
 }
