@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -161,5 +162,34 @@ func TestImpossibleObjectivesAreRefused(t *testing.T) {
 	b = newBandit(t, 0, func(o *Options) { o.Estimator = "x" })
 	if _, err := b.step(t); fulgur.KindOf(err) != fulgur.KindInvalid {
 		t.Errorf("an unknown estimator: %v", fmt.Sprint(err))
+	}
+}
+
+// Events reward calls by number or id, add up, and are counted where they name none.
+func TestCallRewardsAreReadFromEvents(t *testing.T) {
+	ctx, st := t.Context(), openStore(t, t.TempDir())
+	if err := st.PutRun(ctx, fulgur.Run{ID: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.CreateRollouts(ctx, []fulgur.RolloutSpec{{ID: "x", Run: "r", Input: []byte("{}"), IsTrain: true}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := st.OpenAttempt(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range []string{`{"call":0,"value":0.5}`, `{"call":"b","value":1}`, `{"call":0,"value":0.25}`, `{"call":7,"value":1}`, `{"call":0,"value":"high"}`} {
+		if _, err := st.AppendEvent(ctx, fulgur.Event{Rollout: "x", Attempt: at.ID, Type: fulgur.EventCallReward, Data: []byte(data)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var warned []string
+	tr := trainer{o: Options{Store: st, Observer: func(e Event) { warned = append(warned, e.(Warning).Message) }}}
+	all := []ended{{attempt: at.ID, calls: []callAt{{id: "a"}, {id: "b"}}, line: RolloutLine{ID: "x"}}}
+	if err := tr.readCallRewards(ctx, 1, all); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]float64{0.75, 1}, all[0].callRewards); diff != "" || len(warned) != 1 || !strings.HasPrefix(warned[0], "2 rewards") {
+		t.Errorf("%s, warned of %q", diff, warned)
 	}
 }

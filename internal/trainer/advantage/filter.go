@@ -54,19 +54,6 @@ func (f Filter) Judge(members []Member) map[string]Verdict {
 	return out
 }
 
-// Refill returns how many groups to ask for in place of those that were dropped:
-// as many as are missing from want, but never more than bound for one step, of
-// which asked were asked for already. 0 ends the step with what is there.
-func Refill(verdicts map[string]Verdict, want, asked, bound int) int {
-	kept := 0
-	for _, v := range verdicts {
-		if v == Kept {
-			kept++
-		}
-	}
-	return max(0, min(want-kept, bound-asked))
-}
-
 // Curriculum weighs rows by how often their rollouts pass, so that what is never
 // solved and what always is are asked for less often: a row weighs 4p(1-p), the
 // variance of a pass as a share of its largest, at least Floor. Rows that were not

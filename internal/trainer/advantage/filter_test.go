@@ -24,12 +24,6 @@ func TestFilterLooksAtRewardsAsGiven(t *testing.T) { // AL-14
 			}
 		}
 	}
-	verdicts := Filter{Equal: true, Valid: 2}.Judge(members)
-	for _, c := range []struct{ want, asked, bound, refill int }{{4, 4, 10, 3}, {4, 4, 5, 1}, {4, 5, 5, 0}, {1, 4, 10, 0}} {
-		if got := Refill(verdicts, c.want, c.asked, c.bound); got != c.refill {
-			t.Errorf("%+v: refill %d", c, got)
-		}
-	}
 }
 
 func TestCurriculumPrefersRowsThatAreSometimesSolved(t *testing.T) {

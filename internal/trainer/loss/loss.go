@@ -1,3 +1,7 @@
+// Package loss is the arithmetic between an advantage and a gradient: what each
+// token weighs, the losses that training uses (Spec), corrections for a sampler
+// that is another policy, and reference forms of all of these. Everything here is a
+// pure function over plain numbers; engines and tests are held to it.
 package loss
 
 import (

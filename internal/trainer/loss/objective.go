@@ -29,7 +29,10 @@ type Totals struct {
 }
 
 // Coefficient returns what each trained token of a sequence is multiplied by. T is
-// its rollout's number of sampled tokens, t the sequence's number of trained ones.
+// the number of tokens sampled in its rollout's own conversation, trainable or not;
+// t the sequence's number of trained ones. By rollout, the weights of T tokens sum
+// to one share of R, however many samples they became, and what is masked is not
+// made up by the rest.
 func Coefficient(aggregate string, total Totals, sampled, trained int) (float64, error) {
 	over := 0.0
 	switch aggregate {
