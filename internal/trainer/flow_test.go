@@ -318,3 +318,51 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 }
+
+func TestAGroupIsClosedWithoutItsStraggler(t *testing.T) { // AS-09
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := overlapping(dir, st, e, schedule.Collocated)
+	o.Epochs, o.Test, o.ValidateEvery = 1, nil, 0
+	o.Schedule.Straggler = schedule.Straggler{Done: 0.5, Factor: 3}
+	stuck := fulgur.NewRolloutID(fulgur.RolloutKey{Run: "r", Part: "train", Row: 5, K: 2})
+	var warned int
+	o.Observer = func(ev Event) {
+		if w, ok := ev.(Warning); ok && w.Code == "straggler" {
+			warned++
+		}
+	}
+	a := &agents{st: st, gen: e, slots: 8}
+	a.fail = func(r fulgur.Rollout, _ fulgur.AttemptID) *fulgur.AttemptReport {
+		for seq := fulgur.Seq(0); r.ID == stuck; { // until it is ended from outside
+			now, err := st.Rollout(t.Context(), stuck)
+			if err != nil || now.State.Terminal() {
+				break
+			}
+			changes, err := st.Changes(t.Context(), "r", seq)
+			if err != nil {
+				break
+			}
+			seq = changes[len(changes)-1].Seq
+		}
+		return nil
+	}
+	if _, err := train(t, t.Context(), o, a); err != nil {
+		t.Fatal(err)
+	}
+	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
+		var l RolloutLine
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.ID == stuck && (l.Masked != maskInfrastructure || l.Outcome != "straggler") {
+			t.Errorf("the straggler is %+v", l)
+		}
+		if l.ID == stuck {
+			stuck = ""
+		}
+	}
+	if stuck != "" || warned == 0 {
+		t.Errorf("the straggler is not on record, or nobody was told (%d warnings)", warned)
+	}
+}
