@@ -17,7 +17,7 @@ import (
 // check prints the effective configuration and what would be started.
 func (a *app) check(r *runFile) error {
 	d, err := readData(r)
-	if err := errors.Join(err, checkRest(r)); err != nil {
+	if err := errors.Join(err, checkRest(r, r.Server)); err != nil {
 		return err
 	}
 	if a.json {
@@ -34,10 +34,15 @@ func (a *app) check(r *runFile) error {
 }
 
 // checkRest looks at what a run needs besides its data, and names all that is
-// amiss: one who has just written a run file lacks several things.
-func checkRest(r *runFile) error {
+// amiss: one who has just written a run file lacks several things. With a server
+// the agents are its controllers', and elsewhere.
+func checkRest(r *runFile, server string) error {
 	_, err := grader(r.Reward)
-	return errors.Join(checkModel(r), err, checkCommand(r))
+	err = errors.Join(checkModel(r), err)
+	if server == "" {
+		err = errors.Join(err, checkCommand(r))
+	}
+	return err
 }
 
 // checkModel opens the model, and asks the engine what it can't do.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -61,11 +62,11 @@ func readLimits(files fs.FS) (modelLimits, error) {
 func openPolicy(files fs.FS, name string, f engineFlags) (*embedded.Engine, *render.Renderer, error) {
 	r, err := render.Load(files, render.Options{Now: time.Now})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	e, err := embedded.Open(files, embedded.Options{Model: name, Threads: f.threads, Kernels: f.kernels})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	return e, r, nil
 }

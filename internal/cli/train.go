@@ -72,6 +72,7 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 			}
 			a.warn(r)
 			if check {
+				r.Server = server
 				return a.check(r)
 			}
 			dir, err := newRunDir(r.Out, r.Run)
@@ -184,7 +185,12 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	}()
 	data, err := readData(j.file)
 	if err != nil {
-		return result{}, errors.Join(err, checkRest(j.file)) // all that is amiss at once
+		return result{}, errors.Join(err, checkRest(j.file, j.server)) // all that is amiss at once
+	}
+	if j.server == "" && !j.resume {
+		if err := checkCommand(j.file); err != nil {
+			return result{}, err
+		}
 	}
 	opts, err := trainerOptions(j.file, j.dir, data)
 	if err != nil {
