@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -254,6 +255,9 @@ func (f *flow) settle(ctx context.Context, out *ending, left bool) {
 	}
 	f.came(fault(c, out.res, out.err))
 	f.g.m.done(c, c.Latency)
+	if !f.g.o.Log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
 	f.g.o.Log.Debug("call", "call", c.ID, "rollout", c.Rollout, "attempt", c.Attempt, "status", c.HTTPStatus,
 		"fate", c.Fate, "sampled", len(c.SampledIDs), "untrainable", c.Untrainable, "latency", c.Latency)
 }

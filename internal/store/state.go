@@ -84,7 +84,7 @@ type live struct {
 }
 
 // maxRing bounds the changes held in memory.
-const maxRing = 1 << 16
+const maxRing = 1 << 14
 
 func newLive() *live {
 	return &live{

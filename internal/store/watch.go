@@ -61,7 +61,10 @@ func (s *Store) Changes(ctx context.Context, run fulgur.RunID, after fulgur.Seq)
 
 func behind(ring []fulgur.Change, run fulgur.RunID, after fulgur.Seq) []fulgur.Change {
 	at, _ := slices.BinarySearchFunc(ring, after+1, func(c fulgur.Change, seq fulgur.Seq) int { return cmp.Compare(c.Seq, seq) })
-	var out []fulgur.Change
+	if at == len(ring) {
+		return nil
+	}
+	out := make([]fulgur.Change, 0, min(len(ring)-at, maxChanges))
 	for _, c := range ring[at:] {
 		if run == "" || c.Run == run {
 			if out = append(out, c); len(out) == maxChanges {

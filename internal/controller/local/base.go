@@ -32,7 +32,8 @@ type base struct {
 	*prepared
 	forker *forker
 	events chan controller.Event
-	cpu    atomic.Int64 // nanoseconds
+	cpu    atomic.Int64             // nanoseconds
+	null   func() (*os.File, error) // the empty input of all agents
 
 	mu       sync.Mutex
 	closed   bool
@@ -41,7 +42,8 @@ type base struct {
 }
 
 func newBase(p *prepared) *base {
-	return &base{prepared: p, forker: newForker(), events: make(chan controller.Event, 64)}
+	return &base{prepared: p, forker: newForker(), events: make(chan controller.Event, 64),
+		null: sync.OnceValues(func() (*os.File, error) { return os.Open(os.DevNull) })}
 }
 
 func (b *base) Name() string { return Name }
@@ -145,6 +147,9 @@ func (b *base) shut() {
 		break
 	}
 	b.forker.close()
+	if null, err := b.null(); err == nil {
+		_ = null.Close()
+	}
 	b.sweepNow(func(string) bool { return false })
 	close(b.events)
 }

@@ -109,7 +109,9 @@ func (r *Processes) launch(x *process) (err error) {
 		_ = out.Close()
 		return err
 	}
-	defer func() { _ = stdin.Close() }()
+	if feed != nil {
+		defer func() { _ = stdin.Close() }()
+	}
 	p, err := r.forker.start(r.program, r.Command, &os.ProcAttr{Dir: dir, Env: env, Files: []*os.File{stdin, w, w}, Sys: attributes(r.orphans)})
 	if err != nil {
 		_ = out.Close()
@@ -129,10 +131,11 @@ func (r *Processes) launch(x *process) (err error) {
 	return nil
 }
 
-// stdin is what the agent reads: nothing, or its input, which feed gets.
+// stdin is what the agent reads: nothing, or its input, which feed gets. Without a
+// feed it is everybody's, and not to be closed.
 func (r *Processes) stdin(input []byte) (stdin, feed *os.File, err error) {
 	if r.Input != InputStdin {
-		if stdin, err = os.Open(os.DevNull); err != nil {
+		if stdin, err = r.null(); err != nil {
 			err = spawnError(os.DevNull, "", err)
 		}
 		return stdin, nil, err

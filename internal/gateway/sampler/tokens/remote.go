@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,7 +119,10 @@ func (r *Remote) post(ctx context.Context, method, path string, body []byte) (*h
 	if r.ep.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+r.ep.Key)
 	}
-	return r.client.Do(req)
+	if r.client.Transport == nil {
+		return r.client.Do(req)
+	}
+	return r.client.Transport.RoundTrip(req) // a client would copy the headers, for redirects that it does not follow
 }
 
 // room asks the server for the model's context length: without a limit a
@@ -239,6 +243,7 @@ func (r *reader) choice(c *chatwire.CompletionChoice) error {
 	if c.Version != nil {
 		version = fulgur.PolicyVersion(*c.Version)
 	}
+	r.out.Tokens = slices.Grow(r.out.Tokens, len(c.TokenIDs))
 	for i, id := range c.TokenIDs {
 		t := engine.Token{ID: id, LogProb: float32(math.NaN()), Version: version}
 		if i < len(c.LogProbs) {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/fulgur-rl/fulgur"
@@ -181,6 +182,8 @@ func (s *Sampler) generate(ctx context.Context, gen engine.Generator, o *call.Or
 		out, err = gen.Generate(ctx, req, each)
 	}
 	if each == nil {
+		n := len(out.Tokens)
+		res.SampledIDs, res.LogProbs = slices.Grow(res.SampledIDs, n), slices.Grow(res.LogProbs, n)
 		for _, t := range out.Tokens {
 			if e := w.token(t); e != nil && err == nil {
 				err = e

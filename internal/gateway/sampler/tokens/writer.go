@@ -56,7 +56,9 @@ func (w *writer) token(t engine.Token) error {
 		w.res.TokenTexts = append(w.res.TokenTexts, tok.Text)
 	}
 	d := w.reply.Feed(t.ID)
-	d.Tokens = []call.Token{tok}
+	if w.emit != nil {
+		d.Tokens = []call.Token{tok}
+	}
 	return w.show(d)
 }
 
