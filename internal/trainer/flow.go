@@ -21,6 +21,8 @@ type flow struct {
 	total    int                       // rollouts of the step to come
 	drained  time.Duration             // what the last hold waited for calls in flight
 	stepped  time.Time                 // when the last step was done
+	// Calls that the last hold cut off: to go on later, and for good.
+	suspended, aborted int
 }
 
 // asynchronous says whether rollouts of several steps are under way at once.
@@ -203,7 +205,9 @@ func (t *trainer) hold(ctx context.Context) error {
 		return err
 	}
 	t.drained += p.Drained
-	if n := p.Aborted - p.Suspended; n > 0 {
+	t.suspended += p.Suspended
+	if n := p.Aborted; n > 0 {
+		t.aborted += n
 		t.warn(t.state.Cursor.Step, "aborted_calls", "%d model calls did not end within %s and were aborted for the new weights", n, req.Drain)
 	}
 	return nil
@@ -284,11 +288,12 @@ func (t *trainer) flowed(u schedule.Update, rollouts []ended) {
 		values["staleness/token_mean"] = age / max(1, float64(tokens))
 		values["schedule/active"], values["schedule/incomplete"], values["schedule/ready"] = float64(u.Stats.Active), float64(u.Stats.Incomplete), float64(u.Stats.Ready)
 		values["time/drain"] = t.drained.Seconds()
+		values["schedule/suspended_calls"], values["schedule/aborted_calls"] = float64(t.suspended), float64(t.aborted)
 	}
 	if len(t.dropped) > 0 || t.o.Filter != nil {
 		values["groups/filtered"] = float64(len(t.dropped) / max(1, t.o.GroupSize))
 	}
-	t.drained = 0
+	t.drained, t.suspended, t.aborted = 0, 0, 0
 	t.passed(t.dropped)
 	t.pend(values, t.dropped)
 	t.dropped = nil
