@@ -108,15 +108,17 @@ type RolloutLine struct {
 	Audit     []audit.Finding     `json:"audit,omitempty"`   // traces of shortcuts in its calls
 	Audited   string              `json:"audited,omitempty"` // what followed: flag, zero, mask, fail
 	Advantage float64             `json:"advantage,omitempty"`
-	Weight    float64             `json:"weight,omitempty"` // of each trained token
-	Calls     int                 `json:"calls"`
-	Untrained map[string]int      `json:"untrained,omitempty"` // calls that do not train, by reason
-	Samples   int                 `json:"samples,omitempty"`
-	Sampled   int                 `json:"sampled"` // T: tokens sampled in its own conversation
-	Trained   int                 `json:"trained,omitempty"`
-	Lost      map[string]int      `json:"lost,omitempty"`            // sampled tokens that do not train, by their call's reason
-	Breaks    map[string]int      `json:"breaks,omitempty"`          // where its lineages broke, by class
-	Again     int                 `json:"prefilled_again,omitempty"` // prompt tokens that a prefix cache would have held without the breaks
+	// CallRewards are of its own calls in order, beside Reward; absent: none was given.
+	CallRewards []float64      `json:"call_rewards,omitempty"`
+	Weight      float64        `json:"weight,omitempty"` // of each trained token
+	Calls       int            `json:"calls"`
+	Untrained   map[string]int `json:"untrained,omitempty"` // calls that do not train, by reason
+	Samples     int            `json:"samples,omitempty"`
+	Sampled     int            `json:"sampled"` // T: tokens sampled in its own conversation
+	Trained     int            `json:"trained,omitempty"`
+	Lost        map[string]int `json:"lost,omitempty"`            // sampled tokens that do not train, by their call's reason
+	Breaks      map[string]int `json:"breaks,omitempty"`          // where its lineages broke, by class
+	Again       int            `json:"prefilled_again,omitempty"` // prompt tokens that a prefix cache would have held without the breaks
 	// SamplesHash is that of its samples (sample.Hash).
 	SamplesHash string `json:"samples_hash,omitempty"`
 	// Version is the policy that sampled its first token; Last the one of its last

@@ -159,6 +159,7 @@ func (t *trainer) readCallRewards(ctx context.Context, step int64, rollouts []en
 				continue
 			}
 			e.callRewards[k] += v
+			e.line.CallRewards = e.callRewards
 		}
 	}
 	if bad > 0 {

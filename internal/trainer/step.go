@@ -163,7 +163,7 @@ func count(rollouts []ended, pass float64) counted {
 
 // warnings tells of training that looks alive while little is learned.
 func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *measured, rollouts int) {
-	if c.reward == 0 && c.passRate == 0 {
+	if c.reward == 0 && c.passRate == 0 && !t.o.Objective.CallRewards {
 		t.state.Zeros++
 	} else {
 		t.state.Zeros = 0
