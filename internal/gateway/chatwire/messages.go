@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"math/bits"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -24,18 +25,26 @@ func decode(body []byte, into any) (all []member, err error) {
 	if !r.read() {
 		return nil, json.Unmarshal(body, into)
 	}
-	rest := make([]byte, 0, 1024)
-	at := 0
-	for _, m := range r.all {
-		if m.key == "messages" || m.key == "tools" && body[m.start] == '[' {
-			rest = append(append(rest, body[at:m.start]...), "null"...)
-			at = m.end
+	if r.taken < len(r.all) {
+		rest := make([]byte, 0, 1024)
+		at := 0
+		for _, m := range r.all {
+			if m.taken {
+				rest = append(append(rest, body[at:m.start]...), "null"...)
+				at = m.end
+			}
 		}
+		err = json.Unmarshal(append(rest, body[at:]...), into)
 	}
-	err = json.Unmarshal(append(rest, body[at:]...), into)
 	w.Messages = r.messages // in rest they are null
 	if r.tools != nil {
 		w.Tools = r.tools
+	}
+	if r.model != "" {
+		w.Model = r.model
+	}
+	if r.maxTokens > 0 {
+		w.MaxTokens = &r.maxTokens
 	}
 	return r.all, err
 }
@@ -44,9 +53,14 @@ func decode(body []byte, into any) (all []member, err error) {
 type requestReader struct {
 	scanner
 	all      []member
+	taken    int // members that encoding/json need not see
 	messages []Message
 	tools    []byte
 	odd      bool // it is not as usual
+
+	// What nearly all requests have besides: with no more, all of it is read here.
+	model     string
+	maxTokens int
 }
 
 // read reads a request; false: it is to be read by other means.
@@ -64,15 +78,32 @@ func (r *requestReader) read() bool {
 		case key == "messages" && c == '[':
 			lists++
 			r.list()
+			m.taken = true
 		case key == "tools" && c == '[':
 			r.skip()
 			r.odd = r.odd || r.tools != nil
 			r.tools = r.b[m.start:r.i]
+			m.taken = true
+		case key == "model" && c == '"' && r.model == "":
+			r.field(&r.model)
+			m.taken = true
+		case key == "max_tokens" && c >= '1' && c <= '9' && r.maxTokens == 0:
+			from, to := r.skip()
+			n, err := strconv.Atoi(string(r.b[from:to]))
+			m.taken = err == nil // what is no whole number is refused in encoding/json's words
+			if m.taken {
+				r.maxTokens = n
+			}
 		default:
-			if key == "messages" || key != "tools" && (strings.EqualFold(key, "messages") || strings.EqualFold(key, "tools")) {
-				r.odd = true
+			// Not a list, or again.
+			r.odd = r.odd || key == "messages" || key == "model" && r.model != "" || key == "max_tokens" && r.maxTokens > 0
+			for _, k := range [...]string{"messages", "tools", "model", "max_tokens"} {
+				r.odd = r.odd || key != k && strings.EqualFold(key, k)
 			}
 			r.skip()
+		}
+		if m.taken {
+			r.taken++
 		}
 		m.end = r.i
 		r.all = append(r.all, m)

@@ -21,6 +21,10 @@ func FuzzDecode(f *testing.F) {
 	for _, s := range requestSeeds {
 		f.Add([]byte(s))
 	}
+	for _, more := range []string{`"model":"m","max_tokens":48`, `"max_tokens":1.5,"model":3`, `"max_tokens":99999999999999999999`, `"model":"a","model":"b"`, `"max_tokens":5,"max_tokens":null`,
+		`"Model":"m","model":"n"`, `"model":"\u00e9\n","max_tokens":0`, `"model":null,"max_tokens":7e0`, `"model":"","max_tokens":05`} {
+		f.Add([]byte(`{` + more + `,"messages":[{"role":"user","content":"x"}],"tools":[]}`))
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var want, got Request
 		wantErr := json.Unmarshal(body, &want)

@@ -16,7 +16,8 @@ type Field struct {
 // member is a top-level member of an object: where its value stands.
 type member struct {
 	key        string
-	start, end int // of the value
+	start, end int  // of the value
+	taken      bool // it has been read
 }
 
 // ErrNotObject is returned for JSON that is not an object.
