@@ -19,6 +19,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/report"
 	"github.com/fulgur-rl/fulgur/internal/trainer"
 	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
+	"github.com/fulgur-rl/fulgur/internal/trainer/trace"
 )
 
 // How many problems and groups a report shows.
@@ -101,6 +102,7 @@ type reportBuilder struct {
 	state   trainer.State
 	lines   []trainer.RolloutLine
 	metrics []map[string]float64
+	config  trainer.SamplesConfig
 	records records          // nil: transcripts are left out
 	render  *render.Renderer // nil: the same
 	data    report.Data
@@ -114,6 +116,9 @@ func (b *reportBuilder) read(ctx context.Context) (err error) {
 		return err
 	}
 	if b.metrics, err = readMetrics(b.dir); err != nil {
+		return err
+	}
+	if err := b.dir.readJSON(trainer.SamplesFile, &b.config); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	files, err := modelFiles(b.file.Model, b.file.Dir)
@@ -220,7 +225,6 @@ func (b *reportBuilder) curve() {
 func (b *reportBuilder) outcomes() {
 	type key struct{ class, reason string }
 	counts := map[key]*report.Outcome{}
-	waste := map[string]*report.Waste{}
 	for i := range b.lines {
 		l := &b.lines[i]
 		if l.Part != "train" {
@@ -231,36 +235,26 @@ func (b *reportBuilder) outcomes() {
 			counts[k] = &report.Outcome{Class: k.class, Reason: k.reason, Example: string(l.ID)}
 		}
 		counts[k].Count++
-		if l.Samples > 0 {
-			b.data.Samples.Rollouts++
-			b.data.Samples.Samples += l.Samples
-			if l.Samples == 1 {
-				b.data.Samples.Single++
-			}
-		}
-		cause := ""
-		switch {
-		case l.Masked != "":
-			cause = "rollout masked: " + l.Masked
-		case l.Advantage == 0:
-			cause = "all rewards of the group are equal"
-		}
-		if cause != "" && l.Sampled > 0 {
-			if waste[cause] == nil {
-				waste[cause] = &report.Waste{Cause: cause}
-			}
-			waste[cause].Tokens += l.Sampled
-			waste[cause].Rollouts++
-		}
 	}
 	for _, o := range counts {
 		b.data.Outcomes = append(b.data.Outcomes, *o)
 	}
 	slices.SortFunc(b.data.Outcomes, func(x, y report.Outcome) int { return cmp.Or(y.Count-x.Count, cmp.Compare(x.Reason, y.Reason)) })
-	for _, w := range waste {
-		b.data.Wasted = append(b.data.Wasted, *w)
+	b.samples()
+}
+
+// samples tells into what rollouts fell, and what was spent on what.
+func (b *reportBuilder) samples() {
+	f := trainer.Fragments(b.lines)
+	b.data.Samples = report.Fragmentation{Rollouts: f.Rollouts, Single: f.Single, Samples: f.Samples, Again: f.Again}
+	for _, class := range trace.Classes() {
+		if n := f.Breaks[string(class)]; n > 0 {
+			b.data.Samples.Breaks = append(b.data.Samples.Breaks, report.Count{Name: plainCause(string(class)), Count: n})
+		}
 	}
-	slices.SortFunc(b.data.Wasted, func(x, y report.Waste) int { return cmp.Or(y.Tokens-x.Tokens, cmp.Compare(x.Cause, y.Cause)) })
+	for _, s := range trainer.Ledger(b.lines) {
+		b.data.Wasted = append(b.data.Wasted, report.Waste{Cause: plainCause(s.Cause), Tokens: s.Tokens, Rollouts: s.Rollouts, Seconds: s.Seconds})
+	}
 }
 
 // transcripts shows the same problems before and after, and some groups of
@@ -390,7 +384,9 @@ func (b *reportBuilder) rollout(ctx context.Context, l *trainer.RolloutLine) (*r
 			calls[i].Trainable, calls[i].Untrainable = true, nil
 		}
 	}
-	built := sample.Build(l.Group, calls, sample.Options{Why: true})
+	o := b.config.Options()
+	o.Why = true
+	built := sample.Build(l.Group, calls, o)
 	for i, s := range built.Samples {
 		texts := b.render.TokenTexts(s.Tokens)
 		tokens := make([]report.Token, len(s.Tokens))

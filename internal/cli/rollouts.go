@@ -112,7 +112,7 @@ func (a *app) rolloutsCommand() *cobra.Command {
   fulgur rollouts tail --server http://127.0.0.1:8080 --key KEY --json`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.tailRollouts(c, f) },
 	}
-	parent.AddCommand(list, show, tail)
+	parent.AddCommand(list, show, tail, a.spentCommand(&f))
 	return parent
 }
 

@@ -165,7 +165,7 @@ func (a *app) printFragmentation(f trainer.Fragmentation) {
 	fmt.Fprintf(w, "most samples of one\t%d\n", f.Most)
 	for _, class := range trace.Classes() {
 		if n := f.Breaks[string(class)]; n > 0 {
-			fmt.Fprintf(w, "lineages broken: %s\t%d\n", strings.ReplaceAll(string(class), "_", " "), n)
+			fmt.Fprintf(w, "lineages broken: %s\t%d\n", plainCause(string(class)), n)
 		}
 	}
 	fmt.Fprintf(w, "tokens prefilled again\t%d\n", f.Again)
@@ -181,7 +181,10 @@ func (a *app) printSpent(spent []trainer.Spent) {
 		tokens += s.Tokens
 	}
 	for _, s := range spent {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%.1f\t%.1f %%\n", strings.ReplaceAll(s.Cause, "_", " "), s.Rollouts, s.Tokens, s.Seconds, 100*float64(s.Tokens)/float64(max(tokens, 1)))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%.1f\t%.1f %%\n", plainCause(s.Cause), s.Rollouts, s.Tokens, s.Seconds, 100*float64(s.Tokens)/float64(max(tokens, 1)))
 	}
 	_ = w.Flush()
 }
+
+// plainCause is a cause or a class as a person reads it.
+func plainCause(s string) string { return strings.ReplaceAll(s, "_", " ") }

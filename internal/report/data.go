@@ -84,7 +84,8 @@ type Fragmentation struct {
 	Rollouts int
 	Single   int // rollouts that stayed one sample
 	Samples  int
-	Breaks   []Count // why a rollout did not stay one
+	Breaks   []Count // where lineages broke, by class
+	Again    int     // prompt tokens that a prefix cache would have held without the breaks
 }
 
 // Count counts something by name.
@@ -93,11 +94,13 @@ type Count struct {
 	Count int
 }
 
-// Waste is what was sampled and did not train.
+// Waste is what was sampled, and the agents' time, for one cause: "trained", or
+// why it did not train.
 type Waste struct {
 	Cause    string
 	Tokens   int
 	Rollouts int
+	Seconds  float64
 }
 
 // Problem shows one problem before and after training.

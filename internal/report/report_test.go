@@ -32,8 +32,8 @@ func sample() Data {
 		Wall: 151 * time.Second, CPU: []Share{{"engine", 231 * time.Second}, {"gateway, store and controller", 52 * time.Second}, {"agents", 88 * time.Second}},
 		Rollouts: 15360, Updates: 240,
 		Outcomes: []Outcome{{"ok", "answered", 15102, ""}, {"agent_failure", "exit", 251, "train-0-17-3-5a1c: exit status 2: no answer after 6 calls"}, {"infrastructure", "upstream", 7, hostile}},
-		Samples:  Fragmentation{Rollouts: 15102, Single: 14890, Samples: 15330, Breaks: []Count{{"retokenisation", 198}, {"history rewritten", 14}}},
-		Wasted:   []Waste{{"groups whose rewards were all equal", 211904, 5210}, {"masked: infrastructure", 310, 7}},
+		Samples:  Fragmentation{Rollouts: 15102, Single: 14890, Samples: 15330, Breaks: []Count{{"retokenisation", 198}, {"history rewritten", 14}}, Again: 41207},
+		Wasted:   []Waste{{"no advantage", 211904, 5210, 81234.5}, {"masked infrastructure", 310, 7, 12}},
 		Warnings: []string{"runner.sandbox: agents run with all rights of this user " + hostile},
 		Config:   "version: 1\nrun: calc # " + hostile,
 	}

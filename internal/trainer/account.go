@@ -60,8 +60,10 @@ func (l *RolloutLine) Take(b *sample.Built) {
 
 // Fragmentation says into how many samples rollouts fell, and why.
 type Fragmentation struct {
-	Rollouts   int            `json:"rollouts"`    // that gave a sample
-	None       int            `json:"none"`        // that gave none
+	Rollouts   int            `json:"rollouts"` // that gave a sample
+	None       int            `json:"none"`     // that gave none
+	Single     int            `json:"single"`   // that stayed one sample
+	Samples    int            `json:"samples"`
 	Whole      float64        `json:"whole_share"` // of Rollouts: those that stayed one sample
 	PerRollout float64        `json:"samples_per_rollout"`
 	Most       int            `json:"most_samples"`
@@ -73,7 +75,6 @@ type Fragmentation struct {
 // Fragments sums up training rollouts; lines of other parts are left out.
 func Fragments(lines []RolloutLine) Fragmentation {
 	f := Fragmentation{Breaks: map[string]int{}}
-	samples, whole := 0, 0
 	for i := range lines {
 		l := &lines[i]
 		if l.Part != "train" {
@@ -89,14 +90,14 @@ func Fragments(lines []RolloutLine) Fragmentation {
 			continue
 		}
 		f.Rollouts++
-		samples += l.Samples
+		f.Samples += l.Samples
 		f.Most = max(f.Most, l.Samples)
 		if l.Samples == 1 {
-			whole++
+			f.Single++
 		}
 	}
 	if f.Rollouts > 0 {
-		f.Whole, f.PerRollout = float64(whole)/float64(f.Rollouts), float64(samples)/float64(f.Rollouts)
+		f.Whole, f.PerRollout = float64(f.Single)/float64(f.Rollouts), float64(f.Samples)/float64(f.Rollouts)
 	}
 	return f
 }
@@ -119,18 +120,23 @@ const (
 // Ledger says what the sampled tokens and the agents' seconds of training rollouts
 // went to: trained, or lost to a cause. A rollout's seconds are shared out by its
 // tokens. Trained stands first, the rest by tokens, most first. Whatever the
-// causes, tokens and seconds add up to all that was spent.
-func Ledger(lines []RolloutLine) []Spent {
+// causes, tokens and seconds add up to all that was spent. Further entries, of what
+// no line tells of, are added to theirs.
+func Ledger(lines []RolloutLine, more ...Spent) []Spent {
 	by := map[string]*Spent{}
-	add := func(cause string, tokens int, seconds float64) {
-		s := by[cause]
+	put := func(x Spent) {
+		s := by[x.Cause]
 		if s == nil {
-			s = &Spent{Cause: cause}
-			by[cause] = s
+			s = &Spent{Cause: x.Cause}
+			by[x.Cause] = s
 		}
-		s.Rollouts++
-		s.Tokens += tokens
-		s.Seconds += seconds
+		s.Rollouts += x.Rollouts
+		s.Tokens += x.Tokens
+		s.Seconds += x.Seconds
+	}
+	add := func(cause string, tokens int, seconds float64) { put(Spent{cause, 1, tokens, seconds}) }
+	for _, x := range more {
+		put(x)
 	}
 	for i := range lines {
 		l := &lines[i]
