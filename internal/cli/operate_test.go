@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -137,16 +138,33 @@ func TestEventsOfOneAttempt(t *testing.T) {
 // are registered, for agents too.
 func TestModelsOfNoName(t *testing.T) {
 	t.Parallel()
-	server := start(t, t.TempDir(), nil, "serve", "--listen", "127.0.0.1:0", "--key", "K", "--store", "sqlite::memory:")
+	server := start(t, t.TempDir(), nil, "serve", "--listen", "127.0.0.1:0", "--key", "K", "--store", "sqlite::memory:", "--probe=false")
 	url := server.says("listening on ")
 	agent := openAttempt(t, url, "r1")
 	if status, body := callServer(t, "GET", url+"/v1/models", "", "Authorization", "Bearer "+agent); status != 200 || !strings.Contains(body, `"data":[]`) {
 		t.Errorf("nothing is registered: %d %s", status, body)
 	}
+	asked := make(chan string, 10)
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct{ Model string }
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		asked <- body.Model
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"choices":[{"index":0,"message":{"role":"assistant","content":"Red."},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}`)
+	}))
+	defer up.Close()
 	status, body := callServer(t, "PUT", url+"/api/v2/runs/default/models", `{"model":"policy","endpoints":[
-		{"model":"policy","kind":"chat","url":"http://127.0.0.1:9/v1","version":1},{"model":"policy","kind":"chat","url":"http://127.0.0.1:10/v1","version":1}]}`, "Authorization", "Bearer K")
+		{"model":"policy","kind":"chat","url":"`+up.URL+`/v1","version":1},{"model":"policy","kind":"chat","url":"`+up.URL+`/other/v1","version":1}]}`, "Authorization", "Bearer K")
 	if status != 200 {
 		t.Fatalf("registering: %d %s", status, body)
+	}
+	if status, body := callServer(t, "POST", url+"/v1/chat/completions", `{"model":"policy","messages":[{"role":"user","content":"?"}]}`, "Authorization", "Bearer "+agent); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if name := <-asked; name != "policy" {
+		t.Errorf("the model server was asked for %q", name)
 	}
 	for _, key := range []string{"K", agent} {
 		if status, body := callServer(t, "GET", url+"/v1/models", "", "Authorization", "Bearer "+key); status != 200 || strings.Count(body, `"id"`) != 1 || !strings.Contains(body, `"id":"policy"`) {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -354,7 +355,7 @@ func failureOf(err error) dialect.Failure {
 // order makes the order of a call.
 func (f *flow) order(ep fulgur.Endpoint, dec decision) *call.Order {
 	o := &call.Order{Request: f.req, Call: f.id, Run: f.t.run, Rollout: f.t.rollout, Attempt: f.t.attempt, Index: f.index,
-		Mode: f.t.mode, Endpoint: ep, Target: f.t.model, Sampling: dec.sampling, ForceTemperature: dec.force, ForceCut: dec.cut, Neutral: dec.neutral, CapTokens: dec.cap, Frozen: dec.frozen,
+		Mode: f.t.mode, Endpoint: ep, Target: cmp.Or(f.t.model, ep.Model), Sampling: dec.sampling, ForceTemperature: dec.force, ForceCut: dec.cut, Neutral: dec.neutral, CapTokens: dec.cap, Frozen: dec.frozen,
 		NeedLogProbs: f.t.mode == fulgur.ModeTrain && !f.g.o.NoLogProbs && !f.t.frozen()}
 	if f.t.spec != nil {
 		o.Group = f.t.spec.Group
