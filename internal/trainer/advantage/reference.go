@@ -47,7 +47,7 @@ func Reference(b Batch, c Config) (advantages, returns [][]float64, err error) {
 			}
 		}
 		if c.Estimator == "reinforce_plus_plus_baseline" || c.Estimator == "gdpo" {
-			if out, err = whitenTokens(out, b.Mask, true); err != nil {
+			if out, err = whitenTokens(out, b.Mask, true, c.Round); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -56,7 +56,7 @@ func Reference(b Batch, c Config) (advantages, returns [][]float64, err error) {
 	switch c.Estimator {
 	case "reinforce_plus_plus":
 		returns = discounted(b, c.Gamma)
-		advantages, err = whitenTokens(returns, b.Mask, true)
+		advantages, err = whitenTokens(returns, b.Mask, true, c.Round)
 	case "remax":
 		advantages, returns = remax(b)
 	case "gae":
@@ -82,12 +82,13 @@ func perRow(name string) rowEstimator {
 			return grpoRows(s, b, c)
 		}
 	case "rloo":
-		return func(s []float64, b Batch, _ Config) ([]float64, error) {
+		return func(s []float64, b Batch, c Config) ([]float64, error) {
+			r := c.Round
 			return perGroup(s, b.Index, func(v float64, g stats) float64 {
 				if g.n == 1 {
 					return v
 				}
-				return (v - g.mean) * g.n / (g.n - 1)
+				return r(r(r(v*g.n)/(g.n-1)) - r(r(r(g.mean)*g.n)/(g.n-1)))
 			}), nil
 		}
 	case "rloo_vectorized":
@@ -155,7 +156,7 @@ func grpoFloat32(s []float64, b Batch, c Config) ([]float64, error) {
 	return grpoRows(s, b, c)
 }
 
-func opoRows(s []float64, b Batch, _ Config) ([]float64, error) {
+func opoRows(s []float64, b Batch, c Config) ([]float64, error) {
 	weighted, tokens, n := map[string]float64{}, map[string]float64{}, map[string]int{}
 	for i, g := range b.Index {
 		length := 0.0
@@ -169,13 +170,13 @@ func opoRows(s []float64, b Batch, _ Config) ([]float64, error) {
 	out := make([]float64, len(s))
 	for i, g := range b.Index {
 		if out[i] = s[i]; n[g] > 1 {
-			out[i] = s[i] - weighted[g]/tokens[g]
+			out[i] = c.Round(s[i] - c.Round(weighted[g]/tokens[g]))
 		}
 	}
 	return out, nil
 }
 
-func gpgRows(s []float64, b Batch, _ Config) ([]float64, error) {
+func gpgRows(s []float64, b Batch, c Config) ([]float64, error) {
 	nonZero := 0.0
 	for _, x := range s {
 		if x != 0 {
@@ -187,16 +188,16 @@ func gpgRows(s []float64, b Batch, _ Config) ([]float64, error) {
 		if g.n == 1 {
 			g.mean = 0
 		}
-		return alpha * (v - g.mean)
+		return c.Round(alpha * c.Round(v-c.Round(g.mean)))
 	}), nil
 }
 
-func baselineRows(s []float64, b Batch, _ Config) ([]float64, error) {
+func baselineRows(s []float64, b Batch, c Config) ([]float64, error) {
 	return perGroup(s, b.Index, func(v float64, g stats) float64 {
 		if g.n == 1 {
 			g.mean = 0
 		}
-		return v - g.mean
+		return c.Round(v - c.Round(g.mean))
 	}), nil
 }
 
@@ -214,9 +215,9 @@ func passKRows(s []float64, b Batch, c Config) ([]float64, error) {
 			return nil, errors.New("pass@k needs at least two rows in each group")
 		}
 		best, second := bestTwo(members, in)
-		out[best] = s[best] - second
+		out[best] = c.Round(s[best] - second)
 		if c.Std {
-			out[best] /= std[best] + epsilon
+			out[best] = c.Round(out[best] / c.Round(c.Round(std[best])+epsilon))
 		}
 	}
 	return out, nil
@@ -280,13 +281,14 @@ func gae(b Batch, c Config) (advantages, returns [][]float64, err error) {
 			returns[i][t] = last + b.Values[i][t]
 		}
 	}
-	advantages, err = whitenTokens(advantages, b.Mask, false)
+	advantages, err = whitenTokens(advantages, b.Mask, false, c.Round)
 	return advantages, returns, err
 }
 
 // whitenTokens subtracts the mean and divides by sqrt(var + 1e-8), both weighted
-// by tokens over the batch, var with n/(n-1). masked sets masked tokens to 0.
-func whitenTokens(x, mask [][]float64, masked bool) ([][]float64, error) {
+// by tokens over the batch, var with n/(n-1). masked sets masked tokens to 0. r
+// rounds each result to the type that it is computed in.
+func whitenTokens(x, mask [][]float64, masked bool, r func(float64) float64) ([][]float64, error) {
 	n, sum := 0.0, 0.0
 	for i, row := range x {
 		for j, v := range row {
@@ -297,18 +299,20 @@ func whitenTokens(x, mask [][]float64, masked bool) ([][]float64, error) {
 	if n < 2 {
 		return nil, errors.New("whitening needs at least two tokens in the batch")
 	}
-	mean, v := sum/n, 0.0
+	mean, v := r(r(sum)/n), 0.0
 	for i, row := range x {
 		for j, y := range row {
-			v += (y - mean) * (y - mean) * mask[i][j]
+			d := r(y - mean)
+			v += r(d*d) * mask[i][j]
 		}
 	}
-	scale := 1 / math.Sqrt(v/(n-1)+1e-8)
+	v = r(r(r(v)/n) * n / (n - 1))
+	scale := r(1 / math.Sqrt(r(v+1e-8)))
 	out := make([][]float64, len(x))
 	for i, row := range x {
 		out[i] = make([]float64, len(row))
 		for j, y := range row {
-			if out[i][j] = (y - mean) * scale; masked {
+			if out[i][j] = r(r(y-mean) * scale); masked {
 				out[i][j] *= mask[i][j]
 			}
 		}
