@@ -261,19 +261,11 @@ func (t *trainer) release(ctx context.Context) error {
 // flowed adds what the schedule did in a step to the step's metrics.
 func (t *trainer) flowed(u schedule.Update, rollouts []ended) {
 	lengths, seconds := make([]float64, len(rollouts)), make([]float64, len(rollouts))
-	tokens, age, open := 0, 0.0, time.Duration(0)
+	open := time.Duration(0)
 	for i := range rollouts {
 		e := &rollouts[i]
 		lengths[i], seconds[i] = float64(e.line.Sampled), e.line.Seconds
 		open += e.open
-		for _, s := range e.built.Samples {
-			for j, v := range s.Versions {
-				if s.Mask[j] && v >= 0 {
-					tokens++
-					age += float64(u.Step-1) - float64(v)
-				}
-			}
-		}
 	}
 	values := map[string]float64{
 		"rollouts/sampled_p50": quantile(lengths, .5), "rollouts/sampled_p95": quantile(lengths, .95), "rollouts/sampled_max": quantile(lengths, 1),
@@ -285,7 +277,6 @@ func (t *trainer) flowed(u schedule.Update, rollouts []ended) {
 	t.stepped = t.o.Now()
 	if t.asynchronous() {
 		values["staleness/mean"], values["staleness/max"] = u.Stats.MeanStaleness, float64(u.Stats.MaxStaleness)
-		values["staleness/token_mean"] = age / max(1, float64(tokens))
 		values["schedule/active"], values["schedule/incomplete"], values["schedule/ready"] = float64(u.Stats.Active), float64(u.Stats.Incomplete), float64(u.Stats.Ready)
 		values["time/drain"] = t.drained.Seconds()
 		values["schedule/suspended_calls"], values["schedule/aborted_calls"] = float64(t.suspended), float64(t.aborted)
