@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -15,7 +16,9 @@ import (
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	// A server that knows nothing of return_token_ids, and gives log probs.
+	var asked atomic.Int64
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"id":"1","object":"chat.completion","created":1,"model":"plain","choices":[{"index":0,"message":{"role":"assistant","content":"Red."},
 			"logprobs":{"content":[{"token":"Red","logprob":-0.5},{"token":".","logprob":-0.25}]},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}`)
@@ -43,8 +46,27 @@ func TestProbe(t *testing.T) {
 	put("builtin:calc", "tokens", engineURL)
 	server.notes("gives=\"all that training needs\" log_probs=\"of the temperature that is asked for\"")
 	put("builtin:calc", "tokens", engineURL) // known
+
+	// While calls are paused nothing reaches a model server, no probe either.
+	pause := func(what string) {
+		t.Helper()
+		if status, answer := callServer(t, "POST", url+"/api/v2/runs/default/"+what, `{"owner":"me"}`, "Authorization", "Bearer K"); status != 200 {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	before := asked.Load()
+	pause("pause")
+	put("later", "chat", plain.URL)
+	for held := ""; !strings.Contains(held, `"held":1`); {
+		_, held = callServer(t, "GET", url+"/api/v2/runs/default/pause", "", "Authorization", "Bearer K")
+	}
+	if n := asked.Load(); n != before {
+		t.Errorf("%d calls reached the server on pause", n-before)
+	}
+	pause("resume")
+	server.notes("(later, chat) will not train")
 	_, metrics := callServer(t, "GET", url+"/metrics", "", "Authorization", "Bearer K")
-	for _, want := range []string{`fulgur_gateway_probes_total{found="lacking"} 1`, `fulgur_gateway_probes_total{found="failed"} 1`, `fulgur_gateway_probes_total{found="whole"} 1`,
+	for _, want := range []string{`fulgur_gateway_probes_total{found="lacking"} 2`, `fulgur_gateway_probes_total{found="failed"} 1`, `fulgur_gateway_probes_total{found="whole"} 1`,
 		`fulgur_gateway_endpoint_lacks{endpoint="` + plain.URL + `/v1",lack="sampled token ids"} 1`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("the metrics have no %s", want)

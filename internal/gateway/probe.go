@@ -112,6 +112,14 @@ func (g *Gateway) probe(ctx context.Context, run fulgur.RunID, ep fulgur.Endpoin
 	f := &flow{g: g, d: g.o.Dialects[0], t: target{run: run, mode: fulgur.ModeTrain, policy: ep.Model, model: ep.Model}, req: req, start: time.Now(), id: newCallID()}
 	o := f.order(ep, decide(req, &f.t, 0, &g.o))
 	o.Sampling.Temperature, o.ForceTemperature = temperature, true
+	// Held like any call: what is drained stays so.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	fl, err := g.gates.enter(ctx, run, g.o.HoldLimit, func() {}, cancel)
+	if err != nil {
+		return nil, err
+	}
+	defer g.gates.leave(fl)
 	res, err := s.Sample(ctx, o, nil)
 	switch {
 	case err != nil:
