@@ -154,15 +154,6 @@ type Record struct {
 	Calls   []Call         `json:"calls"`
 }
 
-// WireRecords returns the wire form of records.
-func WireRecords(records []fulgur.Record) []Record {
-	out := make([]Record, len(records))
-	for i := range records {
-		out[i] = Record{records[i].Rollout, WireCalls(records[i].Calls)}
-	}
-	return out
-}
-
 // Plain returns the call.
 func (c *Call) Plain() fulgur.Call {
 	out := c.Call
@@ -208,7 +199,11 @@ type Floats []float32
 
 // MarshalJSON implements json.Marshaler.
 func (f Floats) MarshalJSON() ([]byte, error) {
-	out := append(make([]byte, 0, 12*len(f)+2), '[')
+	return f.append(make([]byte, 0, 12*len(f)+2)), nil
+}
+
+func (f Floats) append(out []byte) []byte {
+	out = append(out, '[')
 	for i, x := range f {
 		if i > 0 {
 			out = append(out, ',')
@@ -219,7 +214,7 @@ func (f Floats) MarshalJSON() ([]byte, error) {
 			out = strconv.AppendFloat(out, y, 'g', -1, 32)
 		}
 	}
-	return append(out, ']'), nil
+	return append(out, ']')
 }
 
 // UnmarshalJSON implements json.Unmarshaler. b is a JSON value without white

@@ -242,7 +242,14 @@ func (s *server) recordRoutes() {
 				return nil, api.ProblemOf(err)
 			}
 			records, err := s.Store.Records(ctx, in.ID)
-			return raw(api.WireRecords(records), err)
+			if err != nil {
+				return nil, api.ProblemOf(err)
+			}
+			b, err := api.AppendRecords(nil, records)
+			if err != nil {
+				return nil, api.ProblemOf(err)
+			}
+			return &rawJSON{ContentType: "application/json", Body: b}, nil
 		})
 	huma.Register(s.api, op("GET", "/calls/{call}", "Get a call", answers(one)), func(ctx context.Context, in *struct {
 		Call fulgur.CallID `path:"call"`
