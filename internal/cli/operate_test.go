@@ -77,6 +77,7 @@ func TestWhoMaySee(t *testing.T) {
 		"v2: both wrong":                          {"GET", "/api/v2/runs", "", []string{"Authorization", "Bearer no", "X-Api-Key", "no"}, 401, "Invalid or missing"},
 		"v2: no bearer but another scheme":        {"GET", "/api/v2/runs", "", []string{"Authorization", "Basic Szo=", "X-Api-Key", "K"}, 200, `"default"`},
 		"v2: an agent's event, stale bearer":      {"POST", event, `{"type":"note"}`, []string{"Authorization", "Bearer no", "X-Api-Key", agent}, 201, "note"},
+		"v2: a body that is not as described":     {"POST", "/api/v2/rollouts", `[{"id":"x"}]`, []string{"X-Api-Key", "K"}, 422, `"kind":"invalid"`},
 		"v1: wrong bearer, right x-api-key":       {"GET", "/api/rollouts/r1", "", []string{"Authorization", "Bearer no", "X-Api-Key", "K"}, 200, "r1"},
 	} {
 		t.Run(name, func(t *testing.T) {

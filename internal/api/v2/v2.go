@@ -109,6 +109,7 @@ func New(o Options) http.Handler {
 	config := huma.DefaultConfig("Fulgur", o.Capabilities.Version)
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = Prefix+"/openapi", "", ""
 	config.CreateHooks = nil // no $schema in answers
+	config.Transformers = append(config.Transformers, withKind)
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"bearer": {Type: "http", Scheme: "bearer"},
 		"header": {Type: "apiKey", In: "header", Name: "x-api-key"},
@@ -136,6 +137,23 @@ func New(o Options) http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// withKind gives the framework's own problems (a body that is not as described)
+// the kind that all of ours have.
+func withKind(_ huma.Context, _ string, v any) (any, error) {
+	m, ok := v.(*huma.ErrorModel)
+	if !ok {
+		return v, nil
+	}
+	kind := fulgur.KindInvalid
+	if m.Status == http.StatusRequestEntityTooLarge {
+		kind = fulgur.KindTooLarge
+	}
+	return struct {
+		*huma.ErrorModel
+		Kind fulgur.Kind `json:"kind"`
+	}{m, kind}, nil
 }
 
 // amend adds to the schemas what is not in the Go types: how we write problems,
