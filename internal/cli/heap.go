@@ -11,7 +11,7 @@ import (
 // as half of that is in use. At gcPercent alone a gateway with 200 MB of calls in
 // flight grew to a gigabyte; with less room the demo's gateway, of some 50 MB, spends
 // a fifth more CPU (bench/serving).
-const heapTarget = 150 << 20
+const heapTarget = 120 << 20
 
 // boundHeap keeps the heap of a server at about heapTarget, or at a third more than
 // what is in use where that is more: after each collection it sets the percentage

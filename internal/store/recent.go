@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -99,18 +100,20 @@ func (r *recent) own(c *fulgur.Call) (size int) {
 		if c.PromptIDs = append(old.PromptIDs, c.PromptIDs[n:]...); c.PromptIDs == nil {
 			c.PromptIDs = []int32{} // none, and told so
 		}
+		moved(r.calls, old.PromptIDs, c.PromptIDs, func(c *fulgur.Call) *[]int32 { return &c.PromptIDs })
 	}
 	m := len(old.Messages)
 	if m == 0 || m > len(c.Messages) || !slices.EqualFunc(old.Messages, c.Messages[:m], identical) {
 		m, old.Messages = 0, nil
 	}
 	if c.Messages != nil {
-		list := old.Messages
+		list := slices.Grow(old.Messages, len(c.Messages)-m)
 		for i := range c.Messages[m:] {
 			list = append(list, ownMessage(&c.Messages[m+i]))
 			size += messageSize(&c.Messages[m+i])
 		}
 		c.Messages = list
+		moved(r.calls, old.Messages, list, func(c *fulgur.Call) *[]fulgur.Message { return &c.Messages })
 	}
 	if at >= 0 { // only the newest may go on in the same memory
 		kept := &r.calls[at]
@@ -133,6 +136,20 @@ func (r *recent) own(c *fulgur.Call) (size int) {
 		c.Usage = &u
 	}
 	return size
+}
+
+// moved has calls whose lists lay in the memory of old share that of list, which goes on
+// from it, where that is another: else what each list grew out of would stay as long as
+// the calls, which was most of their memory.
+func moved[T any](calls []fulgur.Call, old, list []T, of func(*fulgur.Call) *[]T) {
+	if len(old) == 0 || unsafe.SliceData(old) == unsafe.SliceData(list) {
+		return
+	}
+	for i := range calls {
+		if l := of(&calls[i]); len(*l) > 0 && unsafe.SliceData(*l) == unsafe.SliceData(old) {
+			*l = list[:len(*l):len(*l)]
+		}
+	}
 }
 
 func ownTexts(list []string) []string {

@@ -115,7 +115,7 @@ func (d *Driver) writePragmas() url.Values {
 		busy = 5 * time.Second
 	}
 	p := url.Values{"_pragma": {fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "journal_mode(WAL)", "synchronous(" + sync + ")", "wal_autocheckpoint(4000)",
-		"temp_store(MEMORY)", "cache_size(-16000)", "foreign_keys(0)"}}
+		"temp_store(MEMORY)", "cache_size(-8000)", "foreign_keys(0)"}}
 	if d.opts.MaxPages > 0 {
 		p.Add("_pragma", fmt.Sprintf("max_page_count(%d)", d.opts.MaxPages))
 	}
