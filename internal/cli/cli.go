@@ -323,8 +323,8 @@ func notFound(op, msg string) error { return fulgur.E(fulgur.KindNotFound, op, m
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.demoCommand(), a.initCommand(), a.tryCommand(),
-		a.trainCommand(), a.resumeCommand(), a.evalCommand(), a.exportCommand(),
-		a.rolloutsCommand(), a.auditCommand(), a.callsCommand(), a.samplesCommand(), a.reportCommand(), a.simCommand(), a.versionCommand(),
+		a.trainCommand(), a.resumeCommand(), a.reproduceCommand(), a.evalCommand(), a.exportCommand(),
+		a.rolloutsCommand(), a.auditCommand(), a.compareCommand(), a.callsCommand(), a.samplesCommand(), a.reportCommand(), a.simCommand(), a.versionCommand(),
 		a.serveCommand(), a.controllerCommand(), a.engineCommand(), a.storeCommand(), a.calcAgentCommand(),
 	}
 }

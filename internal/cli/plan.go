@@ -91,7 +91,7 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 		LearningRate: trainer.LearningRate{Start: a.LearningRate.Start, End: a.LearningRate.End, Over: int64(a.LearningRate.Over)},
 		Sampling:     fulgur.Sampling{Temperature: r.Sampling.Temperature, TopP: r.Sampling.TopP, TopK: r.Sampling.TopK, MaxTokens: r.Sampling.MaxTokens},
 		Withhold:     withheld(r.Reward), Timeout: time.Duration(r.Agent.Timeout),
-		ValidateEvery: int64(r.Validation.Every), EvaluationRuns: r.Validation.Runs, Stop: trainer.Stop{Validation: r.Stop.Validation, Twice: r.Stop.Twice},
+		ValidateEvery: int64(r.Validation.Every), EvaluationRuns: r.Validation.Runs, Stop: trainer.Stop{Validation: r.Stop.Validation, Twice: r.Stop.Twice, Patience: r.Stop.Patience},
 		CheckpointEvery: int64(r.Checkpoints.Every), Keep: r.Checkpoints.Keep,
 	}
 	objective(&o, r.File)
@@ -117,6 +117,7 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 func trainingHash(f *config.File) string {
 	c := *f
 	c.Out, c.Server, c.Listen, c.Logs, c.Retention, c.Checkpoints, c.Durability = "", "", "", config.Logs{}, config.Retention{}, config.Checkpoints{}, ""
+	c.Hooks = config.Hooks{}
 	c.Steps, c.Epochs, c.Stop = 0, 0, config.Stop{} // a run may be made longer
 	return c.Hash()
 }

@@ -21,6 +21,7 @@ import (
 //	attempts/      logs of attempts that are kept
 //	server.json    where the run listens while it runs, and its key
 //	result.json    what `fulgur demo --json` prints
+//	dossier.json   what the run was made of and came to: fulgur reproduce runs it again
 //	report.html
 type runDir string
 

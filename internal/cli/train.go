@@ -218,6 +218,9 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 
 	w := j.watch(opts)
 	defer w.close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	w.hooks = &hooks{ctx: ctx, stop: stop, file: j.file, dir: j.dir, warn: w.say}
 	var res trainer.Result
 	if j.server == "" {
 		res, err = j.together(ctx, eng, rend, opts, w, m, log)
@@ -226,6 +229,9 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	}
 	if err != nil && !res.Interrupted {
 		return result{}, err
+	}
+	if e := w.hooks.failed(); e != nil {
+		err = e // in place of: it was interrupted
 	}
 	out, e := j.conclude(context.WithoutCancel(ctx), res, w, m)
 	return out, errors.Join(err, e)

@@ -20,6 +20,7 @@ type watcher struct {
 	problems int
 	kind     string
 	warned   map[string]int // how often each kind of warning came
+	hooks    *hooks
 }
 
 // watch starts the view of a job.
@@ -63,7 +64,11 @@ func (w *watcher) observe(e trainer.Event) {
 	case trainer.Warning:
 		w.warning(e)
 	}
+	w.hooks.on(e)
 }
+
+// say shows a warning.
+func (w *watcher) say(text string) { w.view.Send(view.Warning{Text: text}) }
 
 // warning shows a kind of warning the first, second, fourth, eighth … time: what
 // stays wrong must not bury the progress.
@@ -221,6 +226,12 @@ func (j *trainJob) conclude(ctx context.Context, r trainer.Result, w *watcher, m
 		}
 		out.WallSeconds = m.wall().Seconds()
 		out.CPUSeconds = m.cpu().Seconds()
+	}
+	if !r.Interrupted {
+		if err := j.writeDossier(r, out); err != nil {
+			w.say("no dossier was written: " + err.Error())
+		}
+		w.hooks.done(ctx, out)
 	}
 	w.view.Send(j.lastWords(r, out))
 	return out, j.dir.writeJSON("result.json", out, 0o644)

@@ -70,6 +70,7 @@ func (c *checker) all() {
 	c.schedule()
 	c.validation()
 	c.audit()
+	c.hooks()
 }
 
 // notYet refuses what the format has and this version has not, so that nobody
@@ -220,6 +221,7 @@ func (c *checker) validation() {
 	if f.Stop.Validation > 0 {
 		c.warn("stop.validation", "has no effect %s", why)
 	}
+	c.noEffect("stop.patience", why)
 }
 
 func (c *checker) audit() {
@@ -242,5 +244,23 @@ func (c *checker) audit() {
 	}
 	if a.CheckSleep == "off" {
 		c.noEffect("audit.sleep", "with check_sleep: off")
+	}
+}
+
+func (c *checker) hooks() {
+	h := c.f.Hooks
+	used := false
+	for key, command := range map[string][]string{"before_run": h.BeforeRun, "after_step": h.AfterStep, "after_validation": h.AfterValidation, "after_checkpoint": h.AfterCheckpoint, "after_run": h.AfterRun} {
+		used = used || len(command) > 0
+		if len(command) > 0 && command[0] == "" {
+			c.fail("hooks."+key, "the program's name is empty")
+		}
+	}
+	if h.Timeout == 0 {
+		c.fail("hooks.timeout", "want more than 0s: training would wait for ever for a hook that hangs")
+	}
+	if !used {
+		c.noEffect("hooks.timeout", "without a hook")
+		c.noEffect("hooks.failure", "without a hook")
 	}
 }

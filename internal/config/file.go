@@ -51,6 +51,8 @@ type File struct {
 	Validation Validation `json:"validation"`
 	// What follows when the calls of a rollout show a shortcut (docs/audit.md).
 	Audit Audit `json:"audit"`
+	// Commands that are run when something has happened (docs/train.md).
+	Hooks Hooks `json:"hooks"`
 	// What is saved, and how often.
 	Checkpoints Checkpoints `json:"checkpoints"`
 	// What is kept when it has served its purpose.
@@ -90,6 +92,8 @@ type Stop struct {
 	Validation float64 `json:"validation" jsonschema:"minimum=0,maximum=1"`
 	// Only when two validations in a row reach it: one can be luck.
 	Twice bool `json:"twice"`
+	// Stop after so many validations in a row without a better score; 0: never.
+	Patience int `json:"patience" jsonschema:"minimum=0,maximum=1000000"`
 }
 
 // Sampling is what the run fixes for the agent's model calls.
@@ -391,6 +395,26 @@ func (a Audit) Actions() map[string]string {
 		"evaluation_read": a.EvaluationRead, "reward_post": a.RewardPost, "check_sleep": a.CheckSleep}
 }
 
+// Hooks are programs with their arguments, run in the run file's folder while
+// training waits. What happened comes as JSON on standard input; HOOK_EVENT,
+// HOOK_STEP and HOOK_RUN (the run's folder) say it in short. `{run}` stands for the folder too.
+type Hooks struct {
+	// Before the first rollout, also after a resume.
+	BeforeRun []string `json:"before_run"`
+	// After each training step.
+	AfterStep []string `json:"after_step"`
+	// After each evaluation: validation, before and after training.
+	AfterValidation []string `json:"after_validation"`
+	// When a checkpoint is whole.
+	AfterCheckpoint []string `json:"after_checkpoint"`
+	// When the run has ended, with its result; not when it was interrupted.
+	AfterRun []string `json:"after_run"`
+	// A hook is ended after this time, with all that it started.
+	Timeout Duration `json:"timeout"`
+	// What follows a hook that fails. warn: a warning. stop: a checkpoint is saved and the run stops.
+	Failure string `json:"failure" jsonschema:"enum=warn,enum=stop"`
+}
+
 // Validation says when and on what is measured during training.
 type Validation struct {
 	// Steps between two validations; 0: none.
@@ -428,24 +452,26 @@ type Logs struct {
 // Default returns the run file of someone who wrote nothing.
 func Default() *File {
 	return &File{
-		Version:    1,
-		Run:        "run",
-		Seed:       1,
-		Model:      "builtin:calc",
-		Engine:     "embedded",
-		Steps:      160,
-		Stop:       Stop{Twice: true},
-		Sampling:   Sampling{Temperature: 1, TopP: 1, Enforce: "mark"},
-		History:    "deployed",
-		Agent:      Agent{Timeout: Duration(minutes(2)), StartTimeout: Duration(minutes(1)), Input: Input{Env: map[string]string{}}, Build: []string{}, Command: []string{}},
-		Runner:     Runner{Kind: "local", Sandbox: "auto"},
-		Reward:     Reward{Compare: "exact", Withhold: []string{}, Command: []string{}},
-		Schedule:   Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
-		OffPolicy:  OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "none", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
-		Outcomes:   Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
-		Auxiliary:  defaultAuxiliary(false),
-		Models:     []FrozenModel{},
-		Data:       Data{Filter: []string{}},
+		Version:   1,
+		Run:       "run",
+		Seed:      1,
+		Model:     "builtin:calc",
+		Engine:    "embedded",
+		Steps:     160,
+		Stop:      Stop{Twice: true},
+		Sampling:  Sampling{Temperature: 1, TopP: 1, Enforce: "mark"},
+		History:   "deployed",
+		Agent:     Agent{Timeout: Duration(minutes(2)), StartTimeout: Duration(minutes(1)), Input: Input{Env: map[string]string{}}, Build: []string{}, Command: []string{}},
+		Runner:    Runner{Kind: "local", Sandbox: "auto"},
+		Reward:    Reward{Compare: "exact", Withhold: []string{}, Command: []string{}},
+		Schedule:  Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
+		OffPolicy: OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "none", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
+		Outcomes:  Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
+		Auxiliary: defaultAuxiliary(false),
+		Models:    []FrozenModel{},
+		Data:      Data{Filter: []string{}},
+		Hooks: Hooks{BeforeRun: []string{}, AfterStep: []string{}, AfterValidation: []string{}, AfterCheckpoint: []string{}, AfterRun: []string{},
+			Timeout: Duration(minutes(1)), Failure: "warn"},
 		Validation: Validation{Every: 20, Problems: 200, Runs: 1, Greedy: true},
 		Audit: Audit{GitHistory: "flag", Download: "flag", PackageInstall: "flag", TestEdit: "flag", EvaluationRead: "flag", RewardPost: "flag", CheckSleep: "flag",
 			TestFiles: []string{}, EvaluationFiles: []string{}, Sleep: Duration(minutes(2))},

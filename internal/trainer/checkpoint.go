@@ -36,7 +36,9 @@ type State struct {
 	Best       *Best                `json:"best,omitempty"`
 	Streak     int                  `json:"streak"` // validations in a row that reached the stop score
 	Reached    bool                 `json:"reached"`
-	Zeros      int                  `json:"zeros"` // steps in a row without any reward
+	Stale      int                  `json:"stale,omitempty"`   // validations in a row that were no better than the best
+	Stalled    bool                 `json:"stalled,omitempty"` // they were as many as Stop.Patience
+	Zeros      int                  `json:"zeros"`             // steps in a row without any reward
 	// Passes are what a curriculum knows of each row.
 	Passes []advantage.Passes `json:"passes,omitempty"`
 	// Branches are the points from which asynchronous training went on after a

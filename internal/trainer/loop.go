@@ -228,7 +228,7 @@ func (t *trainer) train(ctx context.Context) error {
 		return err
 	}
 	if t.state.After != nil {
-		if t.finished || t.state.Reached {
+		if t.over() {
 			return nil
 		}
 		t.state.After = nil // the run was made longer
@@ -245,7 +245,7 @@ func (t *trainer) train(ctx context.Context) error {
 		if err := t.validate(ctx); err != nil {
 			return err
 		}
-		if t.finished || t.state.Reached {
+		if t.over() {
 			break
 		}
 		if err := t.settle(ctx); err != nil {
@@ -356,6 +356,7 @@ func (t *trainer) validate(ctx context.Context) error {
 	}
 	t.state.Validated = e
 	t.pend(e.values("validation"), e.Lines)
+	t.stall(t.state.Best, e)
 	if b := t.state.Best; b == nil || e.Sampled.Rate >= b.Score {
 		t.state.Best = &Best{Step: step, Score: e.Sampled.Rate, Dir: stepName(step)}
 	}

@@ -97,6 +97,7 @@ func (l LearningRate) At(step int64) float64 {
 type Stop struct {
 	Validation float64
 	Twice      bool
+	Patience   int // end after so many validations in a row without a better one; 0: never
 }
 
 // Options are everything a run is made of.
@@ -244,6 +245,8 @@ func (o *Options) fill() error {
 		return bad("`stop: validation` needs data.validation and `validation: every`")
 	case o.ValidateEvery > 0 && len(o.Validation) == 0:
 		return bad("`validation: every` needs data.validation")
+	case o.Stop.Patience > 0 && (o.ValidateEvery == 0 || len(o.Validation) == 0):
+		return bad("`stop: patience` needs data.validation and `validation: every`")
 	}
 	return o.checkObjective()
 }
