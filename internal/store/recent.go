@@ -66,6 +66,9 @@ func (s *recents) publish(b *batch, created int64) {
 			slim := slimmed(*c.call)
 			slim.Seq, slim.Run = c.seq, r.e.Run
 			s.grow(r, r.own(&slim))
+			if r.calls == nil {
+				r.calls = make([]fulgur.Call, 0, 4)
+			}
 			r.calls = append(r.calls, slim)
 		}
 	}
@@ -195,7 +198,10 @@ func (s *recents) drop(r *recent) {
 
 // last returns the calls of the last attempt.
 func (r *recent) last() []fulgur.Call {
-	var out []fulgur.Call
+	if len(r.calls) == 0 {
+		return nil
+	}
+	out := make([]fulgur.Call, 0, len(r.calls))
 	for i := range r.calls {
 		if r.calls[i].Attempt == r.e.LastAttempt {
 			out = append(out, r.calls[i])

@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -15,21 +17,52 @@ import (
 // statements are the writer's prepared statements, on its one connection.
 type statements struct {
 	conn *sql.Conn
-	all  []*sql.Stmt
+	all  []io.Closer
 
-	begin, commit, rollback                      *sql.Stmt
-	insertRollout, insertInput, updateRollout    *sql.Stmt
-	putAttempt, putCredential, deleteCredential  *sql.Stmt
-	insertCall, insertEvent, insertCompletion    *sql.Stmt
-	putRun, deleteEndpoints, insertEndpoint      *sql.Stmt
-	putLease, deleteLease, selectOne, selectTrys *sql.Stmt
-	dropCalls, dropEvents                        *sql.Stmt
+	begin, commit, rollback                      *writing
+	insertRollout, insertInput, updateRollout    *writing
+	putAttempt, putCredential, deleteCredential  *writing
+	insertCall, insertEvent, insertCompletion    *writing
+	putRun, deleteEndpoints, insertEndpoint      *writing
+	putLease, deleteLease, dropCalls, dropEvents *writing
+	selectOne, selectTrys                        *sql.Stmt
+}
+
+// writing is a statement of the driver's own: database/sql would take a fifth as
+// long again to hand the arguments over. It is used within conn.Raw.
+type writing struct {
+	driver.Stmt
+	check driver.NamedValueChecker // nil: the driver takes all that we give
+	args  []driver.NamedValue
+}
+
+// exec runs the statement. The arguments are not kept.
+func (w *writing) exec(args ...any) error {
+	w.args = w.args[:0]
+	for i, a := range args {
+		switch v := a.(type) {
+		case nil, int64, float64, string, []byte:
+		case int:
+			a = int64(v)
+		default:
+			return fmt.Errorf("argument %d of a statement is a %T", i+1, a)
+		}
+		w.args = append(w.args, driver.NamedValue{Ordinal: i + 1, Value: a})
+		if w.check != nil {
+			if err := w.check.CheckNamedValue(&w.args[i]); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := w.Stmt.(driver.StmtExecContext).ExecContext(context.Background(), w.args)
+	clear(w.args)
+	return err
 }
 
 func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error) {
 	st := &statements{conn: conn}
 	for _, p := range []struct {
-		to *(*sql.Stmt)
+		to **writing
 		q  string
 	}{
 		{&st.begin, d.Begin()},
@@ -56,6 +89,24 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 		{&st.deleteLease, `DELETE FROM leases WHERE run = ? AND name = ?`},
 		{&st.dropCalls, `DELETE FROM calls WHERE num = ?`},
 		{&st.dropEvents, `DELETE FROM events WHERE num = ?`},
+	} {
+		err := conn.Raw(func(dc any) error {
+			s, err := dc.(driver.ConnPrepareContext).PrepareContext(ctx, d.Rebind(p.q))
+			if err == nil {
+				*p.to = &writing{Stmt: s}
+				(*p.to).check, _ = dc.(driver.NamedValueChecker)
+				st.all = append(st.all, s)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("preparing %.40q: %w", p.q, err)
+		}
+	}
+	for _, p := range []struct {
+		to **sql.Stmt
+		q  string
+	}{
 		{&st.selectOne, rolloutColumns + ` WHERE r.rollout = ? AND r.hidden = 0`},
 		{&st.selectTrys, attemptColumns + ` WHERE a.num = ? ORDER BY a.attempt`},
 	} {
@@ -64,7 +115,6 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 			return nil, fmt.Errorf("preparing %.40q: %w", p.q, err)
 		}
 		*p.to = s
-		st.all = append(st.all, s)
 	}
 	return st, nil
 }
@@ -76,17 +126,24 @@ func (st *statements) close() error {
 		_ = st.conn.Close() // it was lost, and all that it had with it
 		return nil
 	}
-	errs := make([]error, 0, len(st.all)+1)
-	for _, s := range st.all {
-		errs = append(errs, s.Close())
-	}
+	errs := []error{st.selectOne.Close(), st.selectTrys.Close(), st.conn.Raw(func(any) error {
+		var errs []error
+		for _, s := range st.all {
+			errs = append(errs, s.Close())
+		}
+		return errors.Join(errs...)
+	})}
 	return errors.Join(append(errs, st.conn.Close())...)
 }
 
 // flush writes a batch in one transaction. The writer never breaks off midway
 // for a caller that leaves, hence no context.
-func (st *statements) flush(b *batch) (err error) {
-	if _, err := st.begin.Exec(); err != nil {
+func (st *statements) flush(b *batch) error {
+	return st.conn.Raw(func(any) error { return st.transact(b) })
+}
+
+func (st *statements) transact(b *batch) (err error) {
+	if err := st.begin.exec(); err != nil {
 		return err
 	}
 	defer func() {
@@ -97,29 +154,28 @@ func (st *statements) flush(b *batch) (err error) {
 			e.stored = false
 		}
 		// A full disk may have rolled back by itself: then this one fails, as it should.
-		_, _ = st.rollback.Exec()
+		_ = st.rollback.exec()
 	}()
 	for _, f := range []func(*batch) error{st.flushRuns, st.flushRollouts, st.flushRecords} {
 		if err := f(b); err != nil {
 			return err
 		}
 	}
-	_, err = st.commit.Exec()
-	return err
+	return st.commit.exec()
 }
 
 func (st *statements) flushRuns(b *batch) error {
 	for _, r := range b.runs {
-		if _, err := st.putRun.Exec(string(r.ID), r.Model, []byte(r.Config), int64(r.Version), micros(r.CreatedAt), micros(r.UpdatedAt), microsOrNil(r.EndedAt), int64(b.seq)); err != nil {
+		if err := st.putRun.exec(string(r.ID), r.Model, []byte(r.Config), int64(r.Version), micros(r.CreatedAt), micros(r.UpdatedAt), microsOrNil(r.EndedAt), int64(b.seq)); err != nil {
 			return err
 		}
 	}
 	for run, eps := range b.endpoints {
-		if _, err := st.deleteEndpoints.Exec(string(run)); err != nil {
+		if err := st.deleteEndpoints.exec(string(run)); err != nil {
 			return err
 		}
 		for i, e := range eps {
-			if _, err := st.insertEndpoint.Exec(string(run), i, e.Model, e.URL, string(e.Kind), e.Key, int64(e.Version)); err != nil {
+			if err := st.insertEndpoint.exec(string(run), i, e.Model, e.URL, string(e.Kind), e.Key, int64(e.Version)); err != nil {
 				return err
 			}
 		}
@@ -127,9 +183,9 @@ func (st *statements) flushRuns(b *batch) error {
 	for k, l := range b.leases {
 		var err error
 		if l.Holder == "" {
-			_, err = st.deleteLease.Exec(string(k.run), k.name)
+			err = st.deleteLease.exec(string(k.run), k.name)
 		} else {
-			_, err = st.putLease.Exec(string(k.run), k.name, l.Holder, micros(l.Expires))
+			err = st.putLease.exec(string(k.run), k.name, l.Holder, micros(l.Expires))
 		}
 		if err != nil {
 			return err
@@ -149,7 +205,7 @@ func (st *statements) flushRollouts(b *batch) error {
 			reward = *e.Reward
 		}
 		if e.stored {
-			_, err = st.updateRollout.Exec(string(e.State), outcome, reward, e.rewardBy, string(e.LastAttempt), e.Error, e.JobName, e.Version,
+			err = st.updateRollout.exec(string(e.State), outcome, reward, e.rewardBy, string(e.LastAttempt), e.Error, e.JobName, e.Version,
 				int64(e.seq), micros(e.UpdatedAt), bit(e.hidden), e.num)
 		} else {
 			err = st.insert(e, outcome, reward)
@@ -167,13 +223,13 @@ func (st *statements) flushRollouts(b *batch) error {
 		}
 	}
 	for _, sum := range b.revoked {
-		if _, err := st.deleteCredential.Exec(sum[:]); err != nil {
+		if err := st.deleteCredential.exec(sum[:]); err != nil {
 			return err
 		}
 	}
 	for sum, o := range b.creds {
 		e := b.byID[o.rollout]
-		if _, err := st.putCredential.Exec(sum[:], string(fulgur.ScopeAttempt), e.num, string(o.attempt), micros(b.now)); err != nil {
+		if err := st.putCredential.exec(sum[:], string(fulgur.ScopeAttempt), e.num, string(o.attempt), micros(b.now)); err != nil {
 			return err
 		}
 	}
@@ -188,11 +244,11 @@ func (st *statements) insert(e *entry, outcome []byte, reward any) error {
 	if err != nil {
 		return err
 	}
-	if _, err := st.insertRollout.Exec(string(e.ID), string(e.Run), string(e.Group), bit(e.IsTrain), string(e.State), outcome, reward, e.rewardBy,
+	if err := st.insertRollout.exec(string(e.ID), string(e.Run), string(e.Group), bit(e.IsTrain), string(e.State), outcome, reward, e.rewardBy,
 		string(e.LastAttempt), e.Error, e.JobName, e.Version, int64(e.seq), micros(e.CreatedAt), micros(e.UpdatedAt), bit(e.hidden), e.num); err != nil {
 		return err
 	}
-	if _, err := st.insertInput.Exec(e.num, js, input); err != nil {
+	if err := st.insertInput.exec(e.num, js, input); err != nil {
 		return err
 	}
 	e.stored = true
@@ -208,31 +264,30 @@ func (st *statements) putOneAttempt(num int64, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	_, err = st.putAttempt.Exec(num, n, string(a.Phase), a.Runner, a.Holder, a.Handle, outcome, microsOrNil(a.StartedAt), microsOrNil(a.EndedAt), a.cred[:])
-	return err
+	return st.putAttempt.exec(num, n, string(a.Phase), a.Runner, a.Holder, a.Handle, outcome, microsOrNil(a.StartedAt), microsOrNil(a.EndedAt), a.cred[:])
 }
 
 func (st *statements) flushRecords(b *batch) error {
 	for _, num := range b.dropped { // first: a call that came later is not one of them
-		for _, q := range []*sql.Stmt{st.dropCalls, st.dropEvents} {
-			if _, err := q.Exec(num); err != nil {
+		for _, q := range []*writing{st.dropCalls, st.dropEvents} {
+			if err := q.exec(num); err != nil {
 				return err
 			}
 		}
 	}
 	for _, c := range b.calls {
-		if _, err := st.insertCall.Exec(int64(c.seq), string(c.call.ID), c.num, string(c.call.Attempt), c.call.Index, string(c.call.Mode), c.call.HTTPStatus,
+		if err := st.insertCall.exec(int64(c.seq), string(c.call.ID), c.num, string(c.call.Attempt), c.call.Index, string(c.call.Mode), c.call.HTTPStatus,
 			string(c.call.Fate), bit(c.call.Trainable), micros(c.call.StartedAt), int64(c.call.Latency), int64(c.base), c.meta, c.promptIDs, c.sampledIDs, c.logProbs, c.bodies); err != nil {
 			return err
 		}
 	}
 	for _, e := range b.events {
-		if _, err := st.insertEvent.Exec(int64(e.Seq), e.num, string(e.Attempt), e.Type, []byte(e.Data), e.Unused, micros(e.At)); err != nil {
+		if err := st.insertEvent.exec(int64(e.Seq), e.num, string(e.Attempt), e.Type, []byte(e.Data), e.Unused, micros(e.At)); err != nil {
 			return err
 		}
 	}
 	for _, c := range b.completions {
-		if _, err := st.insertCompletion.Exec(c.pos, c.num, string(c.state), c.dataID, bit(c.train)); err != nil {
+		if err := st.insertCompletion.exec(c.pos, c.num, string(c.state), c.dataID, bit(c.train)); err != nil {
 			return err
 		}
 	}

@@ -150,7 +150,9 @@ func (l *live) publish(b *batch) {
 	l.ring = append(l.ring, b.changes...)
 	if over := len(l.ring) - maxRing; over > maxRing/4 {
 		l.from = l.ring[over-1].Seq
-		l.ring = slices.Clone(l.ring[over:])
+		n := copy(l.ring, l.ring[over:])
+		clear(l.ring[n:])
+		l.ring = l.ring[:n]
 	}
 	close(l.wake)
 	l.wake = make(chan struct{})
