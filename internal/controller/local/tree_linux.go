@@ -131,17 +131,41 @@ func descendants(pid int) []ident {
 	return out
 }
 
+// environ reads a process's environment into buf, which it makes larger where it
+// does not fit. os.ReadFile takes twice as many system calls, of each process each second.
+func environ(pid int, buf []byte) (env, grown []byte) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/environ", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, buf
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for n := 0; ; {
+		if n == len(buf) {
+			buf = append(buf, make([]byte, len(buf))...)
+		}
+		k, err := unix.Read(fd, buf[n:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || k == 0 {
+			return buf[:n], buf
+		}
+		n += k
+	}
+}
+
 // marked returns the living processes, but this one, whose environment holds a
 // mark that match takes.
 func marked(match func(mark string) bool) (out []ident) {
 	self := os.Getpid()
 	prefix := []byte(markName + "=")
+	buf := make([]byte, 16<<10)
 	for _, pid := range all() {
 		if pid == self {
 			continue
 		}
-		env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-		if err != nil { // somebody else's, or gone
+		var env []byte
+		if env, buf = environ(pid, buf); len(env) == 0 { // somebody else's, or gone
 			continue
 		}
 		for kv := range bytes.SplitSeq(env, []byte{0}) {
