@@ -255,10 +255,10 @@ func (b Band) outside(d loss.Drift) string {
 		return ""
 	case math.IsNaN(d.Ratio) || math.IsNaN(d.KL):
 		return "their ratio is not a number"
-	case b.RatioHigh > 0 && !(d.Ratio >= b.RatioLow && d.Ratio <= b.RatioHigh):
-		return fmt.Sprintf("the mean ratio of their probabilities is %.3g, outside %g to %g", d.Ratio, b.RatioLow, b.RatioHigh)
-	case b.KL > 0 && d.KL > b.KL:
-		return fmt.Sprintf("their divergence is %.3g nats a token, above %g", d.KL, b.KL)
+	case b.RatioHigh > 0 && !(d.Bounded >= b.RatioLow && d.Bounded <= b.RatioHigh):
+		return fmt.Sprintf("the mean ratio of their probabilities is %.3g, outside %g to %g", d.Bounded, b.RatioLow, b.RatioHigh)
+	case b.KL > 0 && d.BoundedKL > b.KL:
+		return fmt.Sprintf("their divergence is %.3g nats a token, above %g", d.BoundedKL, b.KL)
 	}
 	return ""
 }

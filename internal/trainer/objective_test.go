@@ -193,3 +193,28 @@ func TestCallRewardsAreReadFromEvents(t *testing.T) {
 		t.Errorf("%s, warned of %q", diff, warned)
 	}
 }
+
+func TestASingleTokenStopsNoRun(t *testing.T) {
+	b := Band{RatioLow: 0.5, RatioHigh: 2, KL: 1}
+	row := loss.Row{Mask: make([]float32, 100), Sampled: make([]float32, 100), Proximal: make([]float32, 100)}
+	for j := range row.Mask {
+		row.Mask[j] = 1
+	}
+	row.Sampled[3] = -15 // sampled when it was unlikely, and sure by now
+	if d := loss.Correct([]loss.Row{row}, loss.Correction{}); d.Ratio < 1000 || b.outside(d) != "" {
+		t.Errorf("%+v: %s", d, b.outside(d))
+	}
+	for j := range row.Mask {
+		row.Sampled[j] = -3 // the sampler holds other weights
+	}
+	if d := loss.Correct([]loss.Row{row}, loss.Correction{}); b.outside(d) == "" {
+		t.Errorf("%+v is inside", d)
+	}
+	row.Sampled[0] = float32(math.NaN())
+	if d := loss.Correct([]loss.Row{row}, loss.Correction{}); b.outside(d) == "" {
+		t.Errorf("%+v is inside", d)
+	}
+	if why := b.outside(loss.Drift{}); why != "" {
+		t.Errorf("nothing was measured, and %s", why)
+	}
+}

@@ -244,19 +244,23 @@ func (c Correction) On() bool { return c.By == CorrectToken || c.By == CorrectSe
 // Drift says how far the policy at the start of a step is from the ones that
 // sampled, over the tokens that train, before any of them is masked.
 type Drift struct {
-	Tokens    int
-	Ratio     float64 // mean of q; 1 in expectation whatever the policies, so a bias of it is a mistake
-	KL        float64 // mean of q - 1 - ln q: estimates the divergence of sampler from trainer, nats
-	Distance  float64 // mean of |ln q|
-	Farthest  float64 // largest |ln q|
-	Truncated int     // tokens whose weight was cut
-	Masked    int     // tokens that left the band
-	Effective float64 // effective sample size of the weights, as a share of the tokens; 1 without a correction
+	Tokens   int
+	Ratio    float64 // mean of q; 1 in expectation whatever the policies, so a bias of it is a mistake
+	KL       float64 // mean of q - 1 - ln q: estimates the divergence of sampler from trainer, nats
+	Distance float64 // mean of |ln q|
+	// Bounded and BoundedKL are Ratio and KL with no q counted for more than 10: a
+	// single token that has become likely moves a mean of q by thousands.
+	Bounded, BoundedKL float64
+	Farthest           float64 // largest |ln q|
+	Truncated          int     // tokens whose weight was cut
+	Masked             int     // tokens that left the band
+	Effective          float64 // effective sample size of the weights, as a share of the tokens; 1 without a correction
 }
 
 // Correct sets the rows' Importance by their Proximal and Sampled log probs, and
 // measures the drift.
 func Correct(rows []Row, c Correction) Drift {
+	const most = 10
 	var d Drift
 	sum := map[int]float64{}
 	for i := range rows {
@@ -278,8 +282,11 @@ func Correct(rows []Row, c Correction) Drift {
 	count := map[int]float64{}
 	each(func(r *Row, _ int, q float64) {
 		d.Tokens++
-		d.Ratio += math.Exp(clamp(q, -safety, safety))
-		d.KL += math.Exp(clamp(q, -safety, safety)) - 1 - clamp(q, -safety, safety)
+		cut := clamp(q, -safety, safety)
+		ratio, k3 := math.Exp(cut), math.Exp(cut)-1-cut
+		d.Ratio, d.KL = d.Ratio+ratio, d.KL+k3
+		d.Bounded += min(ratio, most)
+		d.BoundedKL += min(k3, most)
 		d.Distance += math.Abs(q)
 		d.Farthest = max(d.Farthest, math.Abs(q))
 		sum[r.Rollout] += q
@@ -290,6 +297,7 @@ func Correct(rows []Row, c Correction) Drift {
 	}
 	n := float64(d.Tokens)
 	d.Ratio, d.KL, d.Distance, d.Effective = d.Ratio/n, d.KL/n, d.Distance/n, 1
+	d.Bounded, d.BoundedKL = d.Bounded/n, d.BoundedKL/n
 	if !c.On() {
 		return d
 	}
