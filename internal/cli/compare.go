@@ -159,14 +159,14 @@ func (a *app) compare(c *cobra.Command, argA, argB string, vary []string) (compa
 	r.Part = part
 	scoreA, scoreB, d := stats.Rate(rowsA.rates, rowsA.runs), stats.Rate(rowsB.rates, rowsB.runs), stats.Paired(rowsA.rates, rowsB.rates)
 	r.ScoreA, r.ScoreB, r.Difference = &scoreA, &scoreB, &d
-	by := fmt.Sprintf("by %+.3f (95 %% %+.3f to %+.3f, %d problems, %d better and %d worse)", d.Value, d.Low, d.High, d.Tasks, d.Won, d.Lost)
+	by := fmt.Sprintf("%+.3f (95 %% %+.3f to %+.3f, %d problems, %d better and %d worse)", d.Value, d.Low, d.High, d.Tasks, d.Won, d.Lost)
 	switch {
 	case d.Low > 0:
-		r.Verdict = "B is better than A " + by
+		r.Verdict = "B is better than A by " + by
 	case d.High < 0:
-		r.Verdict = "B is worse than A " + by
+		r.Verdict = "B is worse than A: B minus A is " + by
 	default:
-		r.Verdict = "no difference is shown: B is ahead " + by
+		r.Verdict = "no difference is shown: B minus A is " + by
 	}
 	if x.file.Seed != y.file.Seed {
 		r.Verdict += "; they have other seeds"

@@ -248,7 +248,11 @@ func spread(runs []outcome) map[string]stats.Interval {
 	out := map[string]stats.Interval{}
 	for name, v := range values {
 		if len(v) == len(runs) {
-			out[name] = stats.Spread(v)
+			x := stats.Spread(v)
+			if strings.Contains(name, "pass@1") { // a rate
+				x.Low, x.High = max(0, x.Low), min(1, x.High)
+			}
+			out[name] = x
 		}
 	}
 	return out
