@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -114,4 +115,63 @@ func wide(x []float32) []float64 {
 		out[i] = float64(v)
 	}
 	return out
+}
+
+// AL-06: the same rows in micro-batches of 1, 2 or all, in any order, over any
+// number of workers ("ranks" are calls whose gradients add up) give one gradient,
+// with every token NaN that is not trained.
+func TestAGradientDoesNotDependOnMicroBatches(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 3))
+	var data []engine.Datum
+	nan := float32(math.NaN())
+	for _, n := range []int{10, 100, 300, 1, 57} {
+		d := engine.Datum{Tokens: randomIDs(r, n, 101), Targets: randomIDs(r, n, 101)}
+		for j := range n {
+			on := float32(1)
+			if j%3 == 1 {
+				on = 0
+			}
+			d.Mask, d.Advantages, d.OldLogProbs = append(d.Mask, on), append(d.Advantages, float32(r.NormFloat64())/100), append(d.OldLogProbs, -4.6)
+			if on == 0 {
+				d.Advantages[j], d.OldLogProbs[j] = nan, nan
+			}
+		}
+		data = append(data, d)
+	}
+	var want []float32
+	var loss float64
+	for _, c := range []struct{ part, threads int }{{5, 1}, {1, 1}, {2, 2}, {3, 3}, {5, 4}} {
+		cfg := smallConfig()
+		cfg.MaxPositions = 512
+		e, err := New(cfg, 7, Options{Threads: c.threads})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0.0
+		for part := range slices.Chunk(data, c.part) {
+			part = slices.Clone(part)
+			if c.threads > 1 {
+				slices.Reverse(part)
+			}
+			res, err := e.ForwardBackward(t.Context(), part, engine.Loss{Name: engine.PPO, ClipLow: .2, ClipHigh: .28})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += res.Loss
+		}
+		if want == nil {
+			want, loss = slices.Clone(e.grad), sum
+		}
+		diff, size := 0.0, 0.0
+		for i, g := range e.grad {
+			diff += float64(g-want[i]) * float64(g-want[i])
+			size += float64(want[i]) * float64(want[i])
+		}
+		if !(math.Sqrt(diff) <= 1e-6*math.Sqrt(size)) || math.Abs(sum-loss) > 1e-6*math.Abs(loss) {
+			t.Errorf("%+v: the gradient differs by %g of its norm, the loss is %g, want %g", c, math.Sqrt(diff/size), sum, loss)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
