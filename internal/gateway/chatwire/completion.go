@@ -3,8 +3,6 @@ package chatwire
 import (
 	"errors"
 	"math"
-
-	"github.com/tidwall/gjson"
 )
 
 // Completion is what is read of a text completion, or of a chunk of one.
@@ -22,100 +20,129 @@ type CompletionChoice struct {
 	Version      *int64    // Fulgur's: the policy version that the tokens come from
 }
 
-// ReadCompletion reads a completion. There is one a call, and most of it (the
-// text, the prompt's echo) is passed over: reading it by reflection costs five
-// times as much. What is not JSON, or has another shape, is an error.
-func ReadCompletion(data []byte) (Completion, error) {
-	var c Completion
-	text := string(data)
-	if !valid(data) {
-		return c, errors.New("it is no JSON")
-	}
-	root := gjson.Parse(text)
-	if !root.IsObject() {
+// ReadCompletion reads a completion, in one pass. There is one a call, and most of
+// it (the text, the prompt's echo) is passed over: reading it by reflection costs ten
+// times as much. What is not JSON, or has another shape, is an error. The texts are
+// in data's memory.
+func ReadCompletion(data []byte) (c Completion, err error) {
+	s := scanner{b: data}
+	if s.peek() != '{' {
 		return c, errors.New("it is no JSON object")
 	}
-	var err error
-	root.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
+	for more := s.enter('}'); more && err == nil; more = s.next('}') {
+		switch s.key() {
 		case "choices":
-			err = readChoices(v, &c)
+			c.Choices, err = s.choices(c.Choices)
 		case "usage":
-			c.CachedTokens = int(v.Get("prompt_tokens_details.cached_tokens").Int())
+			s.within("prompt_tokens_details", func() {
+				s.within("cached_tokens", func() { c.CachedTokens = int(s.whole()) })
+			})
 		case "error":
-			if v.Type != gjson.Null {
-				c.Error = v.Raw
+			null := s.peek() == 'n'
+			if from, to := s.skip(); !null {
+				c.Error = s.cut(from, to)
 			}
+		default:
+			s.skip()
 		}
-		return err == nil
-	})
+	}
+	if err == nil && !s.ended() {
+		err = errors.New("it is no JSON")
+	}
 	return c, err
 }
 
-func readChoices(list gjson.Result, c *Completion) (err error) {
-	if !list.IsArray() {
-		if list.Type == gjson.Null {
-			return nil
-		}
-		return errors.New("its choices are no list")
+// within reads the member of an object that starts here, by do; a value of another
+// kind has none.
+func (s *scanner) within(name string, do func()) {
+	if s.peek() != '{' {
+		s.skip()
+		return
 	}
-	list.ForEach(func(_, v gjson.Result) bool {
-		var ch CompletionChoice
-		if !v.IsObject() {
-			err = errors.New("a choice is no object")
-			return false
+	for more := s.enter('}'); more; more = s.next('}') {
+		if s.key() == name {
+			do()
+		} else {
+			s.skip()
 		}
-		v.ForEach(func(key, v gjson.Result) bool {
-			switch key.Str {
-			case "finish_reason":
-				ch.FinishReason = v.Str
-			case "token_ids":
-				ch.TokenIDs, err = readIDs(v)
-			case "logprobs":
-				ch.LogProbs = readLogProbs(v.Get("token_logprobs"))
-			case "policy_version":
-				if v.Type == gjson.Number {
-					n := v.Int()
-					ch.Version = &n
-				}
-			}
-			return err == nil
-		})
-		c.Choices = append(c.Choices, ch)
-		return err == nil
-	})
-	return err
+	}
 }
 
-func readIDs(list gjson.Result) (ids []int32, err error) {
-	if list.Type == gjson.Null {
-		return nil, nil
+func (s *scanner) choices(list []CompletionChoice) (_ []CompletionChoice, err error) {
+	if c := s.peek(); c != '[' {
+		if s.skip(); c == 'n' {
+			return list, nil
+		}
+		return nil, errors.New("its choices are no list")
 	}
-	if !list.IsArray() {
+	for more := s.enter(']'); more; more = s.next(']') {
+		if s.peek() != '{' {
+			return nil, errors.New("a choice is no object")
+		}
+		var ch CompletionChoice
+		for more := s.enter('}'); more; more = s.next('}') {
+			switch s.key() {
+			case "finish_reason":
+				ch.FinishReason = s.text()
+			case "token_ids":
+				if ch.TokenIDs, err = s.tokenIDs(); err != nil {
+					return nil, err
+				}
+			case "logprobs":
+				ch.LogProbs = nil
+				s.within("token_logprobs", func() { ch.LogProbs = s.tokenLogProbs(len(ch.TokenIDs)) })
+			case "policy_version":
+				if c := s.peek(); c == '-' || c-'0' <= 9 {
+					n := s.whole()
+					ch.Version = &n
+				} else {
+					s.skip()
+				}
+			default:
+				s.skip()
+			}
+		}
+		list = append(list, ch)
+	}
+	return list, nil
+}
+
+// tokenIDs is ids, but that what is no list of such is an error.
+func (s *scanner) tokenIDs() (ids []int32, err error) {
+	if c := s.peek(); c != '[' {
+		if s.skip(); c == 'n' {
+			return nil, nil
+		}
 		return nil, errors.New("its token_ids are no list")
 	}
-	list.ForEach(func(_, v gjson.Result) bool {
-		if v.Type != gjson.Number || v.Num != math.Trunc(v.Num) || v.Num < math.MinInt32 || v.Num > math.MaxInt32 {
-			err = errors.New("a token id is no whole number of 32 bits")
-			return false
+	if ids, ok := s.plainIDs(); ok {
+		return ids, nil
+	}
+	for more := s.enter(']'); more; more = s.next(']') {
+		f, ok := s.maybe()
+		if !ok || f != math.Trunc(f) || f < math.MinInt32 || f > math.MaxInt32 {
+			return nil, errors.New("a token id is no whole number of 32 bits")
 		}
-		ids = append(ids, int32(v.Num))
-		return true
-	})
-	return ids, err
+		ids = append(ids, int32(f))
+	}
+	return ids, nil
 }
 
-func readLogProbs(list gjson.Result) (out []float32) {
-	if !list.IsArray() {
+// tokenLogProbs reads a list of about n numbers; NaN for what is none.
+func (s *scanner) tokenLogProbs(n int) (out []float32) {
+	if s.peek() != '[' {
+		s.skip()
 		return nil
 	}
-	list.ForEach(func(_, v gjson.Result) bool {
-		p := float32(math.NaN())
-		if v.Type == gjson.Number {
-			p = float32(v.Num)
+	for more := s.enter(']'); more; more = s.next(']') {
+		f, ok := s.maybe()
+		if !ok {
+			f = math.NaN()
 		}
-		out = append(out, p)
-		return true
-	})
+		if out == nil {
+			out = make([]float32, 0, max(n, 8))
+		}
+		out = append(out, float32(f))
+	}
 	return out
 }
