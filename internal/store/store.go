@@ -165,7 +165,8 @@ const credentialPrefix = "fk-"
 // credential, also after its end. Without a server key, any other secret is the
 // server's. What is unknown is KindDenied.
 func (s *Store) Identify(ctx context.Context, secret string) (fulgur.Identity, error) {
-	sum := sha256.Sum256([]byte(secret))
+	var buf [64]byte // what is no longer takes no memory
+	sum := sha256.Sum256(append(buf[:0], secret...))
 	// Hashes have one length, so the comparison's time tells nothing of the key.
 	if subtle.ConstantTimeCompare(sum[:], s.keySum[:]) == 1 {
 		return fulgur.Identity{Scope: fulgur.ScopeServer}, nil
