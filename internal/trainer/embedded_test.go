@@ -3,13 +3,20 @@ package trainer
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
+	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/engine/embedded"
 	"github.com/fulgur-rl/fulgur/internal/engine/weights"
+	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
+	"github.com/fulgur-rl/fulgur/internal/trainer/loss"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
 func tinyModel(t *testing.T) *embedded.Engine {
@@ -89,4 +96,96 @@ func TestEmbeddedEngineLearnsAndResumes(t *testing.T) {
 	if sum(whole) != sum(broken) {
 		t.Error("the resumed run's weights differ from the undisturbed one's")
 	}
+}
+
+// TestEachLossLearnsOnTheEmbeddedEngine takes the losses through the engine of the
+// product: those that it computes, and those that go by log probs and a signed
+// cross entropy.
+func TestEachLossLearnsOnTheEmbeddedEngine(t *testing.T) {
+	for name, settle := range map[string]func(*Options){
+		"ppo":                     func(*Options) {},
+		"ppo, dual clip, KL":      func(o *Options) { o.Objective.DualClip, o.Objective.KL = 3, KL{Coefficient: 0.001, Kind: "k3"} },
+		engine.ImportanceSampling: func(o *Options) { o.Loss.Name = engine.ImportanceSampling },
+		engine.CISPO:              func(o *Options) { o.Loss.Name = engine.CISPO },
+		loss.GSPO:                 func(o *Options) { o.Loss.Name = loss.GSPO },
+		"dro and a constant": func(o *Options) {
+			o.Loss.Name, o.Objective.Beta, o.Objective.Aggregate, o.Objective.Constant = loss.DRO, 0.01, loss.ByConstant, 2
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := tinyModel(t)
+			o := Options{Engine: e, Seed: 3, GroupSize: 8, GroupsPerStep: tasks, Minibatches: 2, Estimator: advantage.GRPO, Steps: 1,
+				Loss: engine.Loss{Name: engine.PPO, ClipLow: 0.2, ClipHigh: 0.28}, Adam: engine.AdamW{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, ClipNorm: 1}, LearningRate: LearningRate{Start: 1e-2}}
+			settle(&o)
+			if err := o.fill(); err != nil {
+				t.Fatal(err)
+			}
+			tr := &trainer{o: o, maxTokens: 64}
+			if err := e.Freeze(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			rates := make([]float64, 20)
+			for step := range rates {
+				rates[step] = embeddedStep(t, tr, e, int64(step))
+			}
+			first, last := (rates[0]+rates[1])/2, (rates[18]+rates[19])/2
+			t.Logf("%.2f → %.2f", first, last)
+			if last < first+0.2 {
+				t.Errorf("the pass rate went from %.2f to %.2f", first, last)
+			}
+		})
+	}
+}
+
+// embeddedStep samples a step's rollouts of one call each and updates; it returns
+// the pass rate.
+func embeddedStep(t *testing.T, tr *trainer, e *embedded.Engine, step int64) float64 {
+	t.Helper()
+	if _, err := e.Publish(t.Context(), fulgur.PolicyVersion(step)); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]ended, tasks*tr.o.GroupSize)
+	var wg sync.WaitGroup
+	for i := range all {
+		wg.Go(func() {
+			n := i % tasks
+			prompt := []int32{int32(n)}
+			g, err := e.Generate(t.Context(), engine.GenerateRequest{Prompt: prompt, MaxTokens: 2, Temperature: 1, Seed: schedule.Mix(uint64(step), uint64(i))}, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c := fulgur.Call{ID: fulgur.CallID(fmt.Sprint(step, i)), PromptIDs: prompt, Trainable: true, HTTPStatus: 200, Spans: []fulgur.Span{{Version: g.Tokens[0].Version}}}
+			for _, token := range g.Tokens {
+				c.SampledIDs, c.LogProbs = append(c.SampledIDs, token.ID), append(c.LogProbs, token.LogProb)
+			}
+			reward := 0.0
+			if c.SampledIDs[0] == int32(n+tasks) {
+				reward = 1
+			}
+			b := sample.Build(fulgur.GroupID(fmt.Sprint(n)), []fulgur.Call{c}, sample.Options{})
+			all[i] = ended{built: b, line: RolloutLine{ID: fulgur.RolloutID(fmt.Sprint(i)), Group: fulgur.GroupID(fmt.Sprint(n)), Class: fulgur.OutcomeOK,
+				Reward: &reward, Sampled: b.Sampled, Trained: b.Trained}}
+		})
+	}
+	wg.Wait()
+	tr.state.Version = fulgur.PolicyVersion(step)
+	m := measured{values: map[string]float64{}}
+	_, batches, err := tr.batches(t.Context(), step+1, all, &m)
+	if err == nil {
+		err = tr.prepare(t.Context(), step+1, batches, &m)
+	}
+	for i := range batches {
+		if err == nil && len(batches[i].data) > 0 {
+			err = tr.update(t.Context(), step+1, &batches[i], &m)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	passed := 0.0
+	for i := range all {
+		passed += *all[i].line.Reward
+	}
+	return passed / float64(len(all))
 }
