@@ -139,7 +139,8 @@ func (g *Gateway) resolveAttempt(ctx context.Context, who fulgur.Identity, p pat
 		if model, rules, err = g.run(ctx, who.Run); err != nil {
 			return target{}, err
 		}
-		spec = &ro.RolloutSpec
+		// What is asked of it: its input, of any size, would be kept as long as the attempt.
+		spec = &fulgur.RolloutSpec{ID: ro.ID, Group: ro.Group, IsTrain: ro.IsTrain, Greedy: ro.Greedy, Sampling: ro.Sampling, Seed: ro.Seed}
 		a.mu.Lock()
 		a.spec, a.model, a.rules = spec, model, rules
 		a.mu.Unlock()
