@@ -215,12 +215,12 @@ func (t *trainer) penalties(ctx context.Context, rollouts []ended, m *measured) 
 			if mask == 0 {
 				continue
 			}
-			v, _, err := loss.KL(t.o.Objective.KL.Kind, []float64{float64(d.OldLogProbs[j])}, []float64{float64(ref[k][j])})
+			v, _, err := loss.Divergence(t.o.Objective.KL.Kind, float64(d.OldLogProbs[j]), float64(ref[k][j]))
 			if err != nil {
 				return fulgur.E(fulgur.KindInvalid, "take the divergence off the rewards", err.Error(), nil)
 			}
-			rollouts[of[k]].penalty += t.o.Objective.KL.Coefficient * v[0]
-			sum += v[0]
+			rollouts[of[k]].penalty += t.o.Objective.KL.Coefficient * v
+			sum += v
 			tokens++
 		}
 	}

@@ -218,3 +218,16 @@ func TestASingleTokenStopsNoRun(t *testing.T) {
 		t.Errorf("nothing was measured, and %s", why)
 	}
 }
+
+// Of calls with one prompt v1 takes the last, also where that one failed.
+func TestV1ReadsCallsAsItsManagerDoes(t *testing.T) {
+	call := func(prompt, sampled int32, status int) fulgur.Call {
+		return fulgur.Call{PromptIDs: []int32{prompt}, SampledIDs: []int32{sampled}, LogProbs: []float32{-1}, HTTPStatus: status}
+	}
+	failed := call(2, 4, 200)
+	failed.Error = "upstream"
+	got := v1Completed(&ended{}, 3, []fulgur.Call{call(1, 1, 200), call(1, 2, 200), call(2, 3, 200), failed, call(3, 5, 500), call(4, 6, 200), {PromptIDs: []int32{5}, HTTPStatus: 200}})
+	if len(got.Calls) != 2 || got.Calls[0].Response[0] != 2 || got.Calls[1].Response[0] != 6 || got.Index != 3 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -16,14 +16,21 @@ import (
 // prompts only the last counts, before those that failed are taken out.
 func v1Completed(e *ended, index int, calls []fulgur.Call) sample.V1Completed {
 	out := sample.V1Completed{ID: string(e.line.ID), DataID: string(e.line.Group), Index: index, Reward: e.line.Reward}
-	last := map[string]int{}
-	key := func(ids []int32) string { return fmt.Sprint(ids) }
+	same := map[uint64][]int{} // calls by the hash of their prompt
+	hash := func(ids []int32) (h uint64) {
+		for _, id := range ids {
+			h = h*1099511628211 ^ uint64(uint32(id))
+		}
+		return h
+	}
 	for i := range calls {
-		last[key(calls[i].PromptIDs)] = i
+		h := hash(calls[i].PromptIDs)
+		same[h] = append(same[h], i)
 	}
 	for i := range calls {
 		c := &calls[i]
-		if last[key(c.PromptIDs)] != i || c.Error != "" || c.HTTPStatus >= 400 || len(c.SampledIDs) == 0 {
+		later := slices.ContainsFunc(same[hash(c.PromptIDs)], func(k int) bool { return k > i && slices.Equal(calls[k].PromptIDs, c.PromptIDs) })
+		if later || c.Error != "" || c.HTTPStatus >= 400 || len(c.SampledIDs) == 0 {
 			continue
 		}
 		v := sample.V1Call{Prompt: c.PromptIDs, Response: c.SampledIDs}

@@ -93,7 +93,7 @@ type Spec struct {
 	Beta float64 // dro
 	// KL adds KLCoefficient times an estimate of the divergence from the reference
 	// policy to each trained token, whatever its advantage; "": none.
-	KL            string // k1, k2, k3, as for the function KL
+	KL            string // k1, k2, k3, as for Divergence
 	KLCoefficient float64
 	// Reference computes ppo as v1's trainer does: its dual clip is 3 unless set, and
 	// a log ratio beyond ±20 has no gradient.
@@ -170,16 +170,34 @@ func (s Spec) Evaluate(rows []Row, logp [][]float32) (Evaluated, error) {
 			if r.Reference == nil || s.KL == "" {
 				continue
 			}
-			value, grad, err := KL(s.KL, []float64{x}, []float64{float64(r.Reference[j])})
+			value, grad, err := Divergence(s.KL, x, float64(r.Reference[j]))
 			if err != nil {
 				return Evaluated{}, err
 			}
-			e.Reference += value[0]
-			e.Loss += s.KLCoefficient * r.Coefficient * value[0]
-			e.Grad[i][j] += s.KLCoefficient * r.Coefficient * grad[0]
+			e.Reference += value
+			e.Loss += s.KLCoefficient * r.Coefficient * value
+			e.Grad[i][j] += s.KLCoefficient * r.Coefficient * grad
 		}
 	}
 	return e, nil
+}
+
+// k3Most is where k3 goes on as a straight line: at a value of about 10.
+const k3Most = 2.61
+
+// Divergence estimates the KL divergence of a reference policy from the current one
+// at a token, and its gradient: k1, k2 or k3 as KLOf has them. Unlike in the
+// reference arithmetic, k3 keeps its pull where it is large: with y the log prob of
+// the reference less the current one, it is a straight line behind y = 2.61, so
+// that a token which has become impossible is pulled back, and by no more than 13.
+func Divergence(kind string, logp, ref float64) (value, grad float64, err error) {
+	if kind != "k3" {
+		return KLOf(kind, logp, ref)
+	}
+	y := ref - logp
+	at := min(y, k3Most)
+	slope := math.Exp(at) - 1
+	return slope - at + slope*(y-at), -slope, nil
 }
 
 // term is one token's loss; d is its log ratio, mean that of its rollout.

@@ -236,3 +236,30 @@ func wide(x []float32) []float64 {
 	}
 	return out
 }
+
+// Near the reference policy k3 is the reference's; far off it keeps its pull.
+func TestDivergence(t *testing.T) {
+	for _, kind := range []string{"k1", "k2", "k3"} {
+		for _, d := range []float64{-2.5, -1, 0, 0.3, 4} {
+			v, g, err := Divergence(kind, -3+d, -3)
+			want, grad, _ := KLOf(kind, -3+d, -3)
+			if err != nil || math.Abs(v-want) > 1e-12 || math.Abs(g-grad) > 1e-12 {
+				t.Errorf("%s at %g: %g and %g, want %g and %g", kind, d, v, g, want, grad)
+			}
+		}
+	}
+	last := 0.0
+	for y := range 40 {
+		v, g, _ := Divergence("k3", -1-float64(y), -1)
+		if v < last || g > 0 || g < -13 || y > 0 && g == 0 {
+			t.Errorf("%d nats off: %g with the gradient %g", y, v, g)
+		}
+		last = v
+		if up, g, _ := Divergence("k3", -1+float64(y), -1); up < 0 || g < 0 || y > 0 && g < 0.6 {
+			t.Errorf("%d nats above: %g with the gradient %g", y, up, g)
+		}
+	}
+	if _, _, err := Divergence("k4", 0, 0); err == nil {
+		t.Error("k4 is taken")
+	}
+}

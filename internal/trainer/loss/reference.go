@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Batch is the input of the reference's policy losses; tables are [rows][tokens].
@@ -448,31 +449,36 @@ func RolloutWeights(advantages, mask [][]float64, rollouts []string, rows int, r
 // (low_var_kl). A "+" behind the name has the value of the base and k2's gradient.
 func KL(name string, logp, ref []float64) (value, grad []float64, err error) {
 	value, grad = make([]float64, len(logp)), make([]float64, len(logp))
-	base, straight := name, false
-	if n := len(name); n > 0 && name[n-1] == '+' {
-		base, straight = name[:n-1], true
-	}
 	for i := range logp {
-		d := logp[i] - ref[i]
-		switch base {
-		case "k1", "kl":
-			value[i], grad[i] = d, 1
-		case "abs":
-			value[i], grad[i] = math.Abs(d), sign(d)
-		case "k2", "mse":
-			value[i], grad[i] = d*d/2, d
-		case "k3", "low_var_kl":
-			y := clamp(-d, -20, 20)
-			raw := math.Exp(y) - y - 1
-			if value[i] = clamp(raw, -10, 10); value[i] == raw && y == -d {
-				grad[i] = 1 - math.Exp(y)
-			}
-		default:
-			return nil, nil, fmt.Errorf("no KL estimate %q", name)
+		if value[i], grad[i], err = KLOf(name, logp[i], ref[i]); err != nil {
+			return nil, nil, err
 		}
-		if straight {
-			grad[i] = d
+	}
+	return value, grad, nil
+}
+
+// KLOf is KL of one token.
+func KLOf(name string, logp, ref float64) (value, grad float64, err error) {
+	d := logp - ref
+	base, straight := strings.CutSuffix(name, "+")
+	switch base {
+	case "k1", "kl":
+		value, grad = d, 1
+	case "abs":
+		value, grad = math.Abs(d), sign(d)
+	case "k2", "mse":
+		value, grad = d*d/2, d
+	case "k3", "low_var_kl":
+		y := clamp(-d, -20, 20)
+		raw := math.Exp(y) - y - 1
+		if value = clamp(raw, -10, 10); value == raw && y == -d {
+			grad = 1 - math.Exp(y)
 		}
+	default:
+		return 0, 0, fmt.Errorf("no KL estimate %q", name)
+	}
+	if straight {
+		grad = d
 	}
 	return value, grad, nil
 }
