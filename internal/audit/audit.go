@@ -66,7 +66,7 @@ func Scan(calls []fulgur.Call, o Options) []Finding {
 	before := 0 // messages of the call before, which a conversation that goes on repeats
 	for i := range calls {
 		c := &calls[i]
-		m.call = c.ID
+		m.call, m.steps = c.ID, 0
 		added := c.Messages
 		if len(added) > before {
 			added = added[before:]
@@ -106,8 +106,8 @@ func Flagged(fs []Finding) []string {
 // find adds a finding, or makes the one that the call has of this detector surer.
 func (m *machine) find(detector string, confidence float64, evidence string) {
 	f := Finding{Detector: detector, Call: m.call, Where: strings.Join(m.via, " > "), Evidence: excerpt(evidence), Confidence: confidence}
-	for i := range m.findings {
-		if old := &m.findings[i]; old.Detector == detector && old.Call == m.call {
+	for i := len(m.findings) - 1; i >= 0 && m.findings[i].Call == m.call; i-- {
+		if old := &m.findings[i]; old.Detector == detector {
 			if confidence > old.Confidence {
 				*old = f
 			}

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -110,7 +111,7 @@ func TestFilesAreKeptOverCalls(t *testing.T) {
 	}
 	calls[1].ID = "second"
 	got := Scan(calls, Options{})
-	if len(got) != 1 || got[0].Call != "second" || got[0].Where != "bash > a.py > check_output" {
+	if len(got) != 1 || got[0].Call != "second" || got[0].Where != "bash > a.py > run" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -146,6 +147,25 @@ func TestHostileInputEnds(t *testing.T) {
 				t.Errorf("took %s", took)
 			}
 		})
+	}
+}
+
+// Cost is linear in calls.
+func TestManyCalls(t *testing.T) {
+	var calls []fulgur.Call
+	for i := range 5000 {
+		c := says("bash", map[string]any{"command": fmt.Sprintf("echo 'git log --all' > s%d.sh; sh s%d.sh; cat tests/test_a.py", i, i)})
+		c.ID = fulgur.CallID(fmt.Sprint(i))
+		calls = append(calls, c)
+	}
+	began := time.Now()
+	if got := Scan(calls, Options{}); len(got) != len(calls) {
+		t.Errorf("%d findings", len(got))
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %s", took)
+	} else {
+		t.Logf("took %s", took)
 	}
 }
 

@@ -18,7 +18,7 @@ type folder struct {
 }
 
 // fold replaces every expression of the tokens that comes to a text by the text.
-func fold(lang string, t []token) (out []token, vars map[string]string) {
+func fold(lang string, t []token) (out []token, vars map[string]string, lists map[string][]string) {
 	f := &folder{lang: lang, t: t, vars: map[string]string{}, lists: map[string][]string{}, budget: maxSteps}
 	for i := 0; i < len(t); {
 		f.assign(i)
@@ -30,13 +30,13 @@ func fold(lang string, t []token) (out []token, vars map[string]string) {
 		out = append(out, t[i])
 		i++
 	}
-	return out, f.vars
+	return out, f.vars, f.lists
 }
 
 // foldable says whether an expression may begin here: names do so only where
 // they are used, not where they are set, and the parentheses of a call stay.
 func (f *folder) foldable(i int) bool {
-	if f.is(i, "(") && i > 0 && f.t[i-1].kind == 'n' {
+	if f.is(i, "(") && (i > 0 && f.t[i-1].kind == 'n' || f.is(i-1, ")") || f.is(i-1, "]")) {
 		return false
 	}
 	return f.t[i].kind != 'n' || !f.is(i+1, "=") || f.is(i+2, "=")
@@ -49,6 +49,12 @@ func (f *folder) is(i int, sign string) bool {
 // assign notes name = text and name = [texts].
 func (f *folder) assign(i int) {
 	if f.t[i].kind != 'n' {
+		return
+	}
+	if name, ok := strings.CutSuffix(f.t[i].text, ".append"); ok && f.is(i+1, "(") {
+		if s, _, ok := f.expr(i + 2); ok && len(f.lists[name]) < maxItems {
+			f.lists[name] = append(f.lists[name], s)
+		}
 		return
 	}
 	add := f.is(i+1, "+") && f.is(i+2, "=")
@@ -314,7 +320,10 @@ func (f *folder) method(s, name string, i int) (string, int, bool) {
 	}
 	switch name {
 	case ".join":
-		list, k, ok := f.list(i + 1)
+		list, k, ok := f.characters(i + 1)
+		if !ok {
+			list, k, ok = f.list(i + 1)
+		}
 		if ok && f.is(i+1+k, ")") {
 			return strings.Join(list, s), k + 2, true
 		}
@@ -337,6 +346,32 @@ func (f *folder) method(s, name string, i int) (string, int, bool) {
 	case ".split": // 'a b'.split() is a list, which is looked for elsewhere
 	}
 	return "", 0, false
+}
+
+// characters reads map(chr, [103, …]) and chr(c) for c in [103, …].
+func (f *folder) characters(i int) (list []string, n int, ok bool) {
+	word := func(at int, w string) bool { return at < len(f.t) && f.t[at].kind == 'n' && f.t[at].text == w }
+	at, end := 0, 0
+	switch {
+	case word(i, "map") && f.is(i+1, "(") && word(i+2, "chr") && f.is(i+3, ","):
+		at, end = i+4, 1
+	case word(i, "chr") && f.is(i+1, "(") && f.is(i+3, ")") && word(i+4, "for") && word(i+6, "in"):
+		at = i + 7
+	default:
+		return nil, 0, false
+	}
+	codes, k, ok := f.list(at)
+	if !ok {
+		return nil, 0, false
+	}
+	for _, c := range codes {
+		v, err := strconv.ParseInt(c, 0, 32)
+		if err != nil {
+			return nil, 0, false
+		}
+		list = append(list, string(rune(v)))
+	}
+	return list, at - i + k + end, true
 }
 
 // interpolated fills the known variables of an f-string or template in.

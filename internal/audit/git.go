@@ -14,14 +14,32 @@ var pastCommit = regexp.MustCompile(`^(HEAD|@)[~^][~^0-9]*$`)
 
 var commitHash = regexp.MustCompile(`^[0-9a-f]{7,40}([~^].*)?$`)
 
+// sharedBranch is a branch from which others are made.
+var sharedBranch = regexp.MustCompile(`^(\w+/)?(main|master|trunk|develop|dev)$`)
+
 // git looks at a git command: what shows commits other than those that lead to
 // the one that is checked out.
 func (m *machine) git(args []string, line string) {
+	for i, a := range args { // -c alias.x=…
+		if a == "-c" && i+1 < len(args) {
+			m.gitAlias(strings.SplitN(args[i+1], "=", 2))
+		}
+	}
 	args = withoutFlags(args, "-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path")
 	if len(args) == 0 {
 		return
 	}
 	verb, rest := args[0], args[1:]
+	if alias, ok := m.aliases[verb]; ok {
+		m.from("git alias", func() {
+			if command, ok := strings.CutPrefix(alias, "!"); ok {
+				m.shell(command)
+			} else {
+				m.shell("git " + alias + " " + quoted(rest))
+			}
+		})
+		return
+	}
 	flag := func(names ...string) bool {
 		return slices.ContainsFunc(rest, func(a string) bool {
 			return slices.ContainsFunc(names, func(n string) bool { return a == n || strings.HasPrefix(a, n+"=") })
@@ -54,6 +72,10 @@ func (m *machine) git(args []string, line string) {
 		if everything || verb == "for-each-ref" || verb == "show-ref" || flag("-a", "-r", "--list", "-l", "--contains") {
 			m.find(GitHistory, 0.4, line)
 		}
+	case "config":
+		if o := operands(rest); len(o) == 2 {
+			m.gitAlias(o)
+		}
 	case "fetch", "pull", "clone", "submodule":
 		remote := slices.ContainsFunc(rest, func(a string) bool { return strings.Contains(a, "://") || strings.Contains(a, "@") })
 		if verb == "clone" && !remote {
@@ -77,6 +99,13 @@ func (m *machine) git(args []string, line string) {
 	}
 }
 
+// gitAlias notes alias.x and what it stands for.
+func (m *machine) gitAlias(setting []string) {
+	if name, ok := strings.CutPrefix(setting[0], "alias."); ok && len(setting) == 2 {
+		m.aliases[name] = setting[1]
+	}
+}
+
 // takes looks at commands that show or bring in the state of a commit.
 func (m *machine) takes(verb string, rest, refs, paths []string, line string) {
 	if verb == "checkout" || verb == "switch" {
@@ -97,7 +126,8 @@ func (m *machine) takes(verb string, rest, refs, paths []string, line string) {
 	if x > 0 {
 		m.find(GitHistory, x, line)
 	}
-	if verb == "checkout" && x > 0 { // the tests of another commit
+	if another := x > 0 || slices.ContainsFunc(refs, func(r string) bool { return r != "HEAD" && r != "@" }); another && (verb == "checkout" || verb == "restore") {
+		// the tests of another commit
 		for _, p := range paths {
 			m.writes(p, changed, line)
 		}
@@ -140,8 +170,14 @@ func later(refs []string) float64 {
 		if name == "stash" || strings.HasPrefix(name, "stash@") {
 			continue
 		}
-		for _, side := range strings.Split(strings.ReplaceAll(name, "...", ".."), "..") {
+		sides := strings.Split(strings.ReplaceAll(name, "...", ".."), "..")
+		if len(sides) == 2 && !strings.Contains(name, "...") {
+			sides = sides[1:] // what is behind the left side only
+		}
+		for _, side := range sides {
 			switch {
+			case sharedBranch.MatchString(side) && !withFile:
+				best = max(best, 0.45) // most likely where its own branch began
 			case side == "" || side == "@" || side == "HEAD":
 			case strings.HasPrefix(side, "HEAD@{") || strings.HasPrefix(side, "@{") || side == "ORIG_HEAD" || side == "FETCH_HEAD":
 				best = max(best, 0.9)

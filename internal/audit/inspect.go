@@ -30,6 +30,16 @@ func (m *machine) inspect(args []string, in stream) {
 		m.find(GitHistory, 0.8, line)
 	case "wget", "curl", "aria2c", "axel", "http", "https", "lynx", "links", "w3m", "xh", "fetch":
 		m.fetcher(name, rest, line)
+	case "nc", "ncat", "netcat", "telnet", "socat", "ftp", "ssh":
+		if o := operands(rest, "-w", "-p", "-o", "-i"); len(o) > 0 && !contains(rest, "-l") {
+			m.fetches("tcp://"+o[0], false, line+" "+in.text)
+		}
+	case "chmod":
+		if o := operands(rest); len(o) > 1 && (strings.Trim(o[0], "0") == "" || strings.HasSuffix(o[0], "-r")) {
+			for _, p := range o[1:] {
+				m.writes(p, changed, line)
+			}
+		}
 	case "scp", "sftp", "rsync":
 		if strings.Contains(line, ":") {
 			m.find(Download, 0.8, line)
@@ -220,6 +230,8 @@ func hostOf(u string) string {
 	switch {
 	case h == "localhost" || strings.HasPrefix(h, "127.") || h == "0.0.0.0" || h == "::1" || h == "host.docker.internal" || strings.HasSuffix(h, ".localhost"):
 		return "local"
+	case private.MatchString(h):
+		return "local"
 	case h == "" || strings.ContainsAny(h, "$*… "):
 		return "unknown"
 	case !strings.ContainsAny(h, ".:"): // a name of a compose network
@@ -227,6 +239,9 @@ func hostOf(u string) string {
 	}
 	return h
 }
+
+// private is an address of a network of one's own (RFC 1918).
+var private = regexp.MustCompile(`^(10\.|192\.168\.|172\.(1[6-9]|2\d|3[01])\.)`)
 
 func urlsIn(text string) []string {
 	return anyURL.FindAllString(text, 20)
@@ -299,8 +314,16 @@ func (m *machine) touches(name string, rest []string, line string, in stream) {
 	}
 }
 
+// awkShell is what awk gives to a shell.
+var awkShell = regexp.MustCompile(`system\( *"((?:[^"\\]|\\.)*)"|"((?:[^"\\]|\\.)*)" *\| *getline`)
+
 // filter looks at commands whose first operand is a program or a pattern.
 func (m *machine) filter(name string, rest []string, line string) {
+	if strings.HasSuffix(name, "awk") {
+		for _, g := range awkShell.FindAllStringSubmatch(strings.Join(rest, " "), 20) {
+			m.from(name, func() { m.shell(escapes(g[1] + g[2])) })
+		}
+	}
 	o := operands(rest, "-e", "-f", "-m", "-A", "-B", "-C", "-F", "-v", "--include", "--exclude", "--exclude-dir", "-g", "--arg", "-t")
 	if !contains(rest, "-e") && len(o) > 0 {
 		o = o[1:]

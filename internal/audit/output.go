@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"io"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,7 @@ func (m *machine) output(args []string, in stream) stream {
 		return slices.ContainsFunc(rest, func(a string) bool { return contains(names, a) })
 	}
 	switch path.Base(args[0]) {
-	case "true", ":", "cd", "export", "chmod", "mkdir", "touch", "set", "shopt", "unset", "unalias", "umask", "trap":
+	case "true", ":", "cd", "export", "chmod", "mkdir", "touch", "shopt", "unset", "unalias", "umask":
 		return known("")
 	case "echo":
 		return echo(rest)
@@ -51,9 +52,16 @@ func (m *machine) output(args []string, in stream) stream {
 	case "tr":
 		return translate(rest, in)
 	case "sed":
+		if o := operands(rest); len(o) > 1 {
+			in = m.cat(o[1:], in)
+		}
 		return sed(rest, in)
-	case "cut", "awk", "grep":
-		return stream{}
+	case "cut":
+		return cut(rest, in)
+	case "awk", "gawk", "mawk":
+		if g := awkPrint.FindStringSubmatch(strings.Join(rest, " ")); g != nil {
+			return known(escapes(g[1]) + "\n")
+		}
 	case "gunzip", "zcat", "gzip":
 		if path.Base(args[0]) != "gzip" || flag("-d", "-dc", "-cd", "--decompress") {
 			return unzipped(m.cat(rest, in))
@@ -190,7 +198,7 @@ func translate(args []string, in stream) stream {
 			return r
 		}, in.text))
 	}
-	if len(o) < 2 || strings.HasPrefix(args[0], "-") {
+	if len(o) < 2 || strings.HasPrefix(args[0], "-") && len(args[0]) > 1 {
 		return stream{}
 	}
 	to := set(o[1])
@@ -225,7 +233,7 @@ func set(s string) []rune {
 // sed is sed with one substitution of plain text.
 func sed(args []string, in stream) stream {
 	o := operands(args)
-	if !in.known || len(o) != 1 || len(o[0]) < 4 || o[0][0] != 's' {
+	if !in.known || len(o) == 0 || len(o[0]) < 4 || o[0][0] != 's' {
 		return stream{}
 	}
 	parts := strings.Split(o[0][2:], o[0][1:2])
@@ -242,6 +250,34 @@ func sed(args []string, in stream) stream {
 	}
 	return known(strings.Join(lines, "\n"))
 }
+
+// awkPrint is an awk program that prints one text.
+var awkPrint = regexp.MustCompile(`^BEGIN *\{ *print *"((?:[^"\\]|\\.)*)"`)
+
+// cut is cut -c with one range.
+func cut(args []string, in stream) stream {
+	g := cutRange.FindStringSubmatch(strings.Join(args, " "))
+	if !in.known || g == nil {
+		return stream{}
+	}
+	lines := strings.Split(in.text, "\n")
+	for i, l := range lines {
+		from, _ := strconv.Atoi(g[1])
+		to, err := strconv.Atoi(g[2])
+		if err != nil {
+			to = len(l)
+		}
+		from, to = max(from-1, 0), min(to, len(l))
+		if from > to {
+			from = to
+		}
+		lines[i] = l[from:to]
+	}
+	return known(strings.Join(lines, "\n"))
+}
+
+// cutRange is -c2-, -c 1-5, --characters=3-.
+var cutRange = regexp.MustCompile(`^(?:-[bc] ?|--(?:bytes|characters)[= ])(\d*)-(\d*)$`)
 
 func seq(o []string) stream {
 	from, by, to := 1, 1, 0

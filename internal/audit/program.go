@@ -16,8 +16,8 @@ func (m *machine) program(lang, where, src string, in stream) (out stream) {
 			src = src[:maxText]
 		}
 		raw := lex(lang, src)
-		t, vars := fold(lang, raw)
-		p := &programme{m: m, lang: lang, t: t, vars: vars}
+		t, vars, lists := fold(lang, raw)
+		p := &programme{m: m, lang: lang, t: t, vars: vars, lists: lists, defined: map[string]bool{}}
 		for i := range t {
 			if m.steps++; m.steps > maxSteps {
 				return
@@ -37,11 +37,41 @@ type programme struct {
 	lang    string
 	t       []token
 	vars    map[string]string
+	lists   map[string][]string
 	printed string
+	defined map[string]bool // functions of the program's own
+	open    []template      // commands with a part that isn't known
 }
 
 func (p *programme) is(i int, sign string) bool {
 	return i < len(p.t) && p.t[i].kind == 'o' && p.t[i].text == sign
+}
+
+// template is a command with a part that isn't known where it is written: in a
+// function of the program's own it is what the function is called with.
+type template struct {
+	args []string
+	list bool
+}
+
+// fill runs the templates with the arguments of a call of the program's own function.
+func (p *programme) fill(args []string) {
+	for _, x := range p.open {
+		var words []string
+		for _, a := range x.args {
+			if strings.HasPrefix(a, "$") {
+				words = append(words, args...)
+				args = nil
+			} else {
+				words = append(words, a)
+			}
+		}
+		if x.list {
+			p.m.from("function", func() { p.m.run(words, stream{}) })
+		} else if len(words) > 0 {
+			p.m.from("function", func() { p.m.shell(words[0]) })
+		}
+	}
 }
 
 // arguments are the texts between the parentheses at i: those of the first
@@ -68,14 +98,28 @@ func (p *programme) arguments(i int) []string {
 		case t.kind == 's':
 			out = append(out, t.text)
 		case t.kind == 'n' && (depth == 1 || p.is(j+1, ",") || p.is(j+1, "]")) && !p.is(j+1, "=") && !p.is(j+1, "("):
-			out = append(out, "$"+t.text)
+			if list, ok := p.lists[t.text]; ok {
+				out = append(out, list...)
+			} else {
+				out = append(out, "$"+t.text)
+			}
 		}
 	}
 	return out
 }
 
 // list says whether the first argument at i is a list: words of a command.
-func (p *programme) list(i int) bool { return p.is(i, "(") && p.is(i+1, "[") }
+func (p *programme) list(i int) bool {
+	if !p.is(i, "(") {
+		return false
+	}
+	if i+1 < len(p.t) && p.t[i+1].kind == 'n' {
+		if _, ok := p.lists[p.t[i+1].text]; ok {
+			return true
+		}
+	}
+	return p.is(i+1, "[")
+}
 
 // look looks at the call whose name is at i.
 func (p *programme) look(i int) {
@@ -88,7 +132,18 @@ func (p *programme) look(i int) {
 		return
 	}
 	name := t.text[strings.LastIndexByte(t.text, '.')+1:]
+	if t.text == "def" && i+1 < len(p.t) {
+		p.defined[p.t[i+1].text] = true
+		return
+	}
+	if i > 0 && p.t[i-1].text == "def" {
+		return
+	}
 	args := p.arguments(i + 1)
+	if p.defined[t.text] {
+		p.fill(args)
+		return
+	}
 	first := ""
 	if len(args) > 0 {
 		first = args[0]
@@ -98,6 +153,8 @@ func (p *programme) look(i int) {
 	case "system", "popen", "run", "call", "check_output", "check_call", "Popen", "getoutput", "getstatusoutput", "execSync", "exec", "spawn", "spawnSync", "execFile", "execFileSync",
 		"execv", "execvp", "execlp", "execl", "execve", "spawnlp", "shell_exec", "passthru", "qx", "create_subprocess_shell", "create_subprocess_exec", "eval", "compile", "Function":
 		p.runs(i, t.text, name, args)
+	case "getattr":
+		p.reached(i+1, args)
 	case "print", "write", "puts", "echo", "log":
 		if len(args) == 1 && !strings.HasPrefix(first, "$") && (name != "write" || strings.HasSuffix(t.text, "stdout.write")) {
 			p.printed += first + "\n"
@@ -120,7 +177,32 @@ func (p *programme) look(i int) {
 	}
 }
 
+// reached follows getattr(os, "system")("…"): i is the first parenthesis.
+func (p *programme) reached(i int, args []string) {
+	if !slices.ContainsFunc(args, func(a string) bool {
+		return contains([]string{"system", "popen", "run", "call", "check_output", "Popen", "getoutput"}, a)
+	}) {
+		return
+	}
+	depth := 0
+	for j := i; j < len(p.t); j++ {
+		if p.is(j, "(") {
+			depth++
+		} else if p.is(j, ")") {
+			if depth--; depth == 0 {
+				if p.is(j+1, "(") {
+					p.runs(j, "getattr", "system", p.arguments(j+1))
+				}
+				return
+			}
+		}
+	}
+}
+
 func (p *programme) imports(module string) {
+	if text, ok := p.m.content(strings.ReplaceAll(module, ".", "/") + ".py"); ok && p.lang == "python" {
+		p.m.program(p.lang, "import "+module, text, stream{})
+	}
 	switch first, _, _ := strings.Cut(module, "."); first {
 	case "pip", "ensurepip":
 		p.m.find(PackageInstall, 0.8, "import "+module)
@@ -137,7 +219,11 @@ func (p *programme) runs(i int, full, name string, args []string) {
 	code := p.lang == "python" && (full == "exec" || full == "eval" || full == "compile") || p.lang != "python" && (full == "eval" || name == "Function")
 	switch {
 	case code:
-		p.m.program(p.lang, full, args[0], stream{})
+		src := args[0]
+		if text, ok := p.m.content(src); ok { // exec(open("x.py").read())
+			src = text
+		}
+		p.m.program(p.lang, full, src, stream{})
 	case p.list(i+1) || name == "execFile" || name == "execFileSync" || (name == "spawn" || name == "spawnSync") && len(args) > 1 || strings.HasPrefix(name, "execl") || strings.HasPrefix(name, "execv") || name == "create_subprocess_exec":
 		if strings.HasPrefix(name, "execl") || strings.HasPrefix(name, "execv") || name == "spawnlp" {
 			if len(args) > 1 && strings.HasSuffix(args[0], args[1]) {
@@ -150,6 +236,9 @@ func (p *programme) runs(i int, full, name string, args []string) {
 				args[k] = map[string]string{"python": "python3", "node": "node"}[p.lang]
 			}
 		}
+		if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "$") }) {
+			p.open = append(p.open, template{args, true})
+		}
 		p.m.from(name, func() { p.m.run(args, stream{}) })
 	case p.lang == "node" && name == "exec" && !strings.Contains(full, "child") && strings.Contains(full, "."):
 		// a regular expression's exec
@@ -157,6 +246,9 @@ func (p *programme) runs(i int, full, name string, args []string) {
 		p.m.from(name, func() { p.m.run(args, stream{}) })
 	default:
 		command := args[0]
+		if strings.HasPrefix(command, "$") {
+			p.open = append(p.open, template{args[:1], false})
+		}
 		if strings.HasPrefix(command, "$") && len(args) > 1 {
 			command = args[1]
 		}
@@ -219,7 +311,7 @@ func (p *programme) fetches(full, name string, args []string, line string) bool 
 	for _, a := range args {
 		u := a
 		if !strings.Contains(u, "://") {
-			if name == "HTTPSConnection" || name == "HTTPConnection" || name == "create_connection" || full == "socket.connect" {
+			if name == "connect" && strings.Contains(p.source(), "socket") || name == "HTTPSConnection" || name == "HTTPConnection" || name == "create_connection" || full == "socket.connect" {
 				u = "http://" + u
 			} else if events(u) {
 				u = "http://host" + u

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -42,6 +43,21 @@ func (m *machine) wrapper(args []string, in stream) (out stream, done bool) {
 		return stream{}, true
 	case "eval":
 		return m.layer("eval", strings.Join(rest, " "), in), true
+	case "set":
+		if i := slices.Index(rest, "--"); i >= 0 {
+			m.args = rest[i+1:]
+		}
+		return known(""), true
+	case "trap":
+		if len(rest) > 1 {
+			m.layer("trap", rest[0], in)
+		}
+		return known(""), true
+	case "su", "runuser", "script", "flock", "unshare", "chroot", "tmux", "screen", "vim", "vi", "nvim", "ex":
+		return m.carrier(name, rest, in)
+	case "make", "gmake":
+		m.makes(rest, in)
+		return stream{}, true
 	case "alias":
 		for _, a := range rest {
 			if k, v, ok := strings.Cut(a, "="); ok {
@@ -94,6 +110,52 @@ func (m *machine) isolated(where, text string, args []string, in stream) (out st
 	return out
 }
 
+// carrier follows commands that carry another one: in a flag, or behind their own.
+func (m *machine) carrier(name string, rest []string, in stream) (stream, bool) {
+	found := false
+	for i, a := range rest {
+		text := ""
+		switch {
+		case (a == "-c" || a == "--command") && i+1 < len(rest):
+			text = rest[i+1]
+		case strings.HasPrefix(a, "+"):
+			text = a[1:]
+		}
+		if strings.HasPrefix(name, "v") || name == "nvim" || name == "ex" { // :!command
+			_, text, _ = strings.Cut(text, "!")
+		}
+		if text != "" {
+			found = true
+			m.layer(name, text, in)
+		}
+	}
+	if !found && (name == "unshare" || name == "chroot" || name == "flock" || name == "tmux" || name == "screen") {
+		if o := operands(rest, "-s", "-t", "-n"); len(o) > 1 {
+			m.run(o[1:], in)
+		}
+	}
+	return stream{}, found
+}
+
+// makes follows the recipes of a makefile that the rollout wrote.
+func (m *machine) makes(rest []string, in stream) {
+	name := "Makefile"
+	for i, a := range rest {
+		if (a == "-f" || a == "--file") && i+1 < len(rest) {
+			name = rest[i+1]
+		}
+	}
+	text, ok := m.content(name)
+	if !ok {
+		return
+	}
+	for line := range strings.Lines(text) {
+		if recipe, ok := strings.CutPrefix(line, "\t"); ok {
+			m.isolated(name, strings.ReplaceAll(strings.TrimLeft(recipe, "@-"), "$$", "$"), nil, in)
+		}
+	}
+}
+
 type follow func(where, text string, args []string, in stream) stream
 
 // interpreter finds what an interpreter runs: the text of -c or -e, a file that
@@ -105,6 +167,9 @@ func (m *machine) interpreter(name string, args []string, in stream, run follow)
 			break
 		}
 		if a == "-m" && i+1 < len(args) { // python -m pip
+			if text, ok := m.content(strings.ReplaceAll(args[i+1], ".", "/") + ".py"); ok {
+				return run("-m "+args[i+1], text, args[i+2:], in)
+			}
 			m.inspect(append([]string{path.Base(args[i+1])}, args[i+2:]...), in)
 			return stream{}
 		}
@@ -113,8 +178,9 @@ func (m *machine) interpreter(name string, args []string, in stream, run follow)
 			strings.HasPrefix(name, "perl") && strings.HasPrefix(a, "-") && strings.HasSuffix(a, "e") // perl -pi -e, -ne
 		if code && i+1 < len(args) {
 			var rest []string
-			if len(args) > i+3 {
-				rest = args[i+3:] // behind $0
+			if len(args) > i+2 {
+				m.vars["0"] = args[i+2 : i+3]
+				rest = args[i+3:]
 			}
 			if strings.HasPrefix(name, "perl") {
 				m.perlInPlace(args[:i+1], args[i+2:], args[i+1])

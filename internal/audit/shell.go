@@ -2,6 +2,7 @@ package audit
 
 import (
 	"path"
+	"regexp"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -165,6 +166,15 @@ func (m *machine) command(c syntax.Command, in stream) stream {
 			m.assign(a)
 		}
 		return known("")
+	case *syntax.TestClause:
+		syntax.Walk(c, func(n syntax.Node) bool {
+			w, ok := n.(*syntax.Word)
+			if ok {
+				m.word(w)
+			}
+			return !ok
+		})
+		return known("")
 	case *syntax.TimeClause:
 		return m.stmt(c.Stmt, in)
 	case *syntax.CoprocClause:
@@ -185,9 +195,17 @@ func (m *machine) while(c *syntax.WhileClause, in stream) {
 	if (cond == "while true" || cond == "while :" || cond == "until false" || cond == "while sleep") && !strings.Contains(body, "break") && !strings.Contains(body, "exit") {
 		m.times *= 1000
 	}
+	if g := counted.FindStringSubmatch(cond); g != nil {
+		if n, ok := number(g[1] + g[2]); ok {
+			m.times *= max(1, n)
+		}
+	}
 	m.stmts(c.Do, in)
 	m.times = times
 }
+
+// counted is the condition of a loop with a counter.
+var counted = regexp.MustCompile(`-l[te] "?(\d+)|<=? *(\d+)`)
 
 // loop follows a for loop over the items that are known.
 func (m *machine) loop(c *syntax.ForClause, in stream) stream {

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,9 @@ func braces(w *syntax.Word) []*syntax.Word {
 		if !ok {
 			continue
 		}
+		if r := rangeForm.FindStringSubmatchIndex(lit.Value); r != nil {
+			return ranged(w, i, lit, r)
+		}
 		open := strings.IndexByte(lit.Value, '{')
 		end := strings.IndexByte(lit.Value, '}')
 		if open < 0 || end < open || !strings.Contains(lit.Value[open:end], ",") {
@@ -43,6 +47,27 @@ func braces(w *syntax.Word) []*syntax.Word {
 		return out
 	}
 	return []*syntax.Word{w}
+}
+
+// rangeForm is {1..60}.
+var rangeForm = regexp.MustCompile(`\{(\d{1,6})\.\.(\d{1,6})\}`)
+
+// ranged expands a range in the i-th part of a word.
+func ranged(w *syntax.Word, i int, lit *syntax.Lit, at []int) []*syntax.Word {
+	from, _ := strconv.Atoi(lit.Value[at[2]:at[3]])
+	to, _ := strconv.Atoi(lit.Value[at[4]:at[5]])
+	var out []*syntax.Word
+	for n := from; n <= to && n-from < 2000; n++ {
+		x := *lit
+		x.Value = lit.Value[:at[0]] + strconv.Itoa(n) + lit.Value[at[1]:]
+		y := *w
+		y.Parts = append(append(append([]syntax.WordPart{}, w.Parts[:i]...), &x), w.Parts[i+1:]...)
+		out = append(out, &y)
+	}
+	if len(out) == 0 {
+		return []*syntax.Word{w}
+	}
+	return out
 }
 
 // split unfolds one word into fields.
