@@ -32,7 +32,7 @@ func objective(o *trainer.Options, f *config.File) {
 	o.Estimator = estimator(a)
 	o.Loss = engine.Loss{Name: a.Loss, ClipLow: a.Clip[0], ClipHigh: a.Clip[1]}
 	o.Objective = trainer.Objective{
-		DualClip: a.DualClip, Beta: a.DROBeta, Aggregate: a.Aggregate, Constant: float64(a.ConstantTokens),
+		DualClip: a.DualClip, Beta: a.DROBeta, Aggregate: a.Aggregate, Constant: float64(a.ConstantTokens), VoteBySample: a.Vote == "sample",
 		KL:         trainer.KL{Coefficient: a.KL.Coefficient, Kind: a.KL.Kind, InReward: a.KL.In == "reward"},
 		Correction: loss.Correction{By: p.Correction, Truncate: p.Truncate, Low: p.Mask[0], High: p.Mask[1]},
 		Band:       trainer.Band{RatioLow: p.Stop.Ratio[0], RatioHigh: p.Stop.Ratio[1], KL: p.Stop.KL},

@@ -84,6 +84,9 @@ func (c *checker) objective() {
 	if a.Estimator == "pass_at_k" && perCall {
 		c.fail("algorithm.estimator", "pass_at_k knows the rewards of whole rollouts only: leave algorithm.discount and reward.calls out")
 	}
+	if a.Vote == "sample" && a.Estimator == "pass_at_k" {
+		c.fail("algorithm.vote", "pass_at_k compares rollouts: samples of the best one would tie with each other")
+	}
 	f := a.Filter
 	if !f.EqualRewards && f.Valid == 0 {
 		c.noEffect("algorithm.filter.refills", "without equal_rewards or valid")
@@ -106,6 +109,7 @@ func (c *checker) objective() {
 		c.warn("compat", "v1's own loss is ppo (per_rollout_mean); %s is computed in Fulgur's arithmetic", a.Loss)
 	}
 	c.noEffect("algorithm.aggregate", "with compat v1: its weights are by rows")
+	c.noEffect("algorithm.vote", "with compat v1")
 	c.noEffect("algorithm.samples", "with compat v1: its rows are merged from neighbours")
 	c.noEffect("algorithm.over_long", "with compat v1: its rows are cut, and those with a long prompt dropped")
 }

@@ -210,6 +210,8 @@ type Reward struct {
 type Algorithm struct {
 	// How a group's rewards become advantages (docs/algorithms.md has the formulas).
 	Estimator string `json:"estimator" jsonschema:"enum=grpo,enum=dr_grpo,enum=rloo,enum=class_loo,enum=reinforce_plus_plus,enum=reinforce_plus_plus_baseline,enum=opo,enum=pass_at_k"`
+	// What has a vote in a group's baseline. rollout: each rollout has one. sample: each training sequence, so that a rollout which was split has several; with aggregate sequence this is the sample level that rollout level is compared with.
+	Vote string `json:"vote" jsonschema:"enum=rollout,enum=sample"`
 	// Divide a group's advantages by the standard deviation of its rewards; looked at by grpo.
 	NormalizeStd bool `json:"normalize_std"`
 	// Rollouts of one row in a step.
@@ -476,7 +478,7 @@ func Default() *File {
 		Audit: Audit{GitHistory: "flag", Download: "flag", PackageInstall: "flag", TestEdit: "flag", EvaluationRead: "flag", RewardPost: "flag", CheckSleep: "flag",
 			TestFiles: []string{}, EvaluationFiles: []string{}, Sleep: Duration(minutes(2))},
 		Algorithm: Algorithm{
-			Estimator: "grpo", NormalizeStd: true, GroupSize: 8, GroupsPerStep: 16, Minibatches: 2,
+			Estimator: "grpo", Vote: "rollout", NormalizeStd: true, GroupSize: 8, GroupsPerStep: 16, Minibatches: 2,
 			Loss: "ppo", Clip: Clip{0.2, 0.28}, DROBeta: 0.1, Aggregate: "rollout", Samples: "lineage", OverLong: "cut", Discount: 1, Curriculum: "none", KL: KL{Kind: "k3", In: "loss"},
 			LearningRate: LearningRate{Start: 4e-4, End: 4e-5, Over: 200},
 			Adam:         Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, ClipNorm: 1},

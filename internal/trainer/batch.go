@@ -32,23 +32,28 @@ func (b *minibatch) add(d engine.Datum, r loss.Row, older bool) {
 
 // assign writes advantages into the lines of a step's rollouts.
 func assign(e advantage.Estimator, o Objective, rollouts []ended) (advantage.Result, error) {
-	members := make([]advantage.Member, len(rollouts))
+	var members []advantage.Member
+	at := make([]int, len(rollouts)) // of each rollout's first vote
 	for i := range rollouts {
 		l := &rollouts[i].line
-		members[i] = advantage.Member{Group: string(l.Group), Masked: l.Masked != "" || l.Reward == nil, Tokens: l.Sampled, Class: string(l.Class)}
+		m := advantage.Member{Group: string(l.Group), Masked: l.Masked != "" || l.Reward == nil, Tokens: l.Sampled, Class: string(l.Class)}
 		if l.Reward != nil {
-			members[i].Reward = *l.Reward
+			m.Reward = *l.Reward
 		}
-	}
-	for i := range rollouts {
-		rollouts[i].score(&members[i], o)
+		rollouts[i].score(&m, o)
+		votes := 1
+		if o.VoteBySample {
+			votes = max(1, len(rollouts[i].built.Samples))
+		}
+		at[i] = len(members)
+		members = append(members, slices.Repeat([]advantage.Member{m}, votes)...)
 	}
 	r, err := advantage.Compute(e, members, o.Discount)
 	if err != nil {
 		return r, fulgur.E(fulgur.KindInvalid, "compute advantages", err.Error(), nil)
 	}
-	for i, a := range r.Advantages {
-		rollouts[i].line.Advantage, rollouts[i].advantages = a, r.Calls[i]
+	for i, k := range at {
+		rollouts[i].line.Advantage, rollouts[i].advantages = r.Advantages[k], r.Calls[k]
 	}
 	return r, nil
 }

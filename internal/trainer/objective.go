@@ -16,14 +16,17 @@ import (
 // and the loss's name and clip. The zero value is one share per rollout and nothing
 // else.
 type Objective struct {
-	DualClip   float64 // a negative advantage costs at most so many times itself; 0: off
-	Beta       float64 // dro: what the square of the log ratio weighs
-	Aggregate  string  // as loss.Coefficient has it; "": by rollout
-	Constant   float64 // tokens, where it is by a constant
-	KL         KL
-	Correction loss.Correction
-	Band       Band
-	Discount   float64 // of a call's return per call after it; 0 and 1: none
+	DualClip  float64 // a negative advantage costs at most so many times itself; 0: off
+	Beta      float64 // dro: what the square of the log ratio weighs
+	Aggregate string  // as loss.Coefficient has it; "": by rollout
+	Constant  float64 // tokens, where it is by a constant
+	// VoteBySample gives each training sequence a vote in its group's baseline, so
+	// that a rollout which was split has several: what this project is compared with.
+	VoteBySample bool
+	KL           KL
+	Correction   loss.Correction
+	Band         Band
+	Discount     float64 // of a call's return per call after it; 0 and 1: none
 	// CallRewards reads rewards of single calls from the attempts' events of type
 	// fulgur.EventCallReward.
 	CallRewards bool

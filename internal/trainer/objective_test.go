@@ -231,3 +231,19 @@ func TestV1ReadsCallsAsItsManagerDoes(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// AL-03: one vote a rollout; by sample, a rollout in three pieces has three.
+func TestVotes(t *testing.T) {
+	for bySample, want := range map[bool]float64{false: 0.5, true: 0.25} {
+		one, zero := 1.0, 0.0
+		split, whole := rolloutOf(0, 0, 3, 3, 3), rolloutOf(1, 0, 9)
+		split.line.Reward, whole.line.Reward = &one, &zero
+		all := []ended{split, whole}
+		if _, err := assign(advantage.DrGRPO, Objective{VoteBySample: bySample}, all); err != nil {
+			t.Fatal(err)
+		}
+		if all[0].line.Advantage != want || all[1].line.Advantage != want-1 {
+			t.Errorf("by sample %t: advantages %g and %g", bySample, all[0].line.Advantage, all[1].line.Advantage)
+		}
+	}
+}
