@@ -100,6 +100,14 @@ func (in *interp) exec(n node, sc *scope, out *buffer) control {
 		out.write(n.text)
 	case outputExpr:
 		in.line = n.line
+		if c, ok := n.e.(*concatExpr); ok { // its parts need not be one string first
+			for _, p := range c.parts {
+				s := toStr(in.eval(p, sc))
+				in.alloc(len(s.s))
+				out.write(s)
+			}
+			return ctlNone
+		}
 		out.write(toStr(in.eval(n.e, sc)))
 	case *ifNode:
 		for i, t := range n.tests {

@@ -29,6 +29,7 @@ func NewList(items ...Value) *List { return &List{items} }
 type Dict struct {
 	keys, vals []Value
 	index      map[any]int // by hashKey, made when there are more than a few keys
+	few        [8]Value    // what keys and vals start on
 }
 
 const smallDict = 8
@@ -113,7 +114,7 @@ func (d *Dict) put(key, v Value) bool {
 		return true
 	}
 	if d.keys == nil {
-		d.keys, d.vals = make([]Value, 0, 4), make([]Value, 0, 4)
+		d.keys, d.vals = d.few[:0:4], d.few[4:4]
 	}
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)

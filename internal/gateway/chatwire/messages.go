@@ -113,7 +113,7 @@ func (r *requestReader) read() bool {
 
 // list reads the messages.
 func (r *requestReader) list() {
-	r.messages = make([]Message, 0, 16)
+	r.messages = make([]Message, 0, 8)
 	for more := r.enter(']'); more && !r.odd; more = r.next(']') {
 		if r.peek() != '{' {
 			r.odd = true

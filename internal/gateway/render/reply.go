@@ -2,6 +2,7 @@ package render
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/render/parser"
@@ -18,6 +19,7 @@ type Reply struct {
 	r      *Renderer
 	stream *tokenizer.Stream
 	parser *parser.Parser
+	later  strings.Builder
 }
 
 // Reply returns a reply at its beginning. Tool calls are looked for if the call
@@ -37,11 +39,18 @@ func (p *Reply) Feed(id int32) []Delta {
 	return nil
 }
 
+// Later is Feed where nobody waits for the deltas: Finish returns them.
+func (p *Reply) Later(id int32) {
+	if !slices.Contains(p.r.stop, id) {
+		p.later.WriteString(p.stream.Feed(id))
+	}
+}
+
 // Finish ends the reply, and returns what was withheld (text that might have
 // become a tool call), the whole message, and whether it holds a tool call that
 // could not be read: that is then part of the content, as it was sampled.
 func (p *Reply) Finish() (last []Delta, m fulgur.Message, malformed bool) {
-	if text := p.stream.Flush(); text != "" {
+	if text := p.later.String() + p.stream.Flush(); text != "" {
 		last = p.parser.Feed(text)
 	}
 	rest, m, malformed := p.parser.Finish()

@@ -105,6 +105,7 @@ func (d Dialect) fill(req *call.Request, w *chatwire.Request) {
 	if len(w.Messages) == 0 {
 		setInvalid(req, invalid("messages must be a list with at least one message"))
 	}
+	req.Messages = make([]fulgur.Message, 0, len(w.Messages))
 	for i := range w.Messages {
 		m, relayed, err := message(&w.Messages[i])
 		if err != nil {

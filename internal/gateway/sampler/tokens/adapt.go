@@ -29,6 +29,8 @@ type renderedReply struct {
 
 func (r *renderedReply) Feed(id int32) call.Delta { return r.merge(r.r.Feed(id)) }
 
+func (r *renderedReply) Later(id int32) { r.r.Later(id) }
+
 func (r *renderedReply) Finish(string) (call.Delta, fulgur.Message, bool) {
 	last, msg, malformed := r.r.Finish()
 	return r.merge(last), msg, malformed

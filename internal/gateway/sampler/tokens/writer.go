@@ -12,6 +12,10 @@ import (
 // errStopped ends a generation at a stop string.
 var errStopped = errors.New("a stop string was sampled")
 
+// later is an optional interface of a Reply: a token that need not be read before
+// Finish, which is cheaper for all of them at once.
+type later interface{ Later(id int32) }
+
 // writer takes sampled tokens into the result and shows what they say.
 type writer struct {
 	r     Renderer
@@ -19,6 +23,7 @@ type writer struct {
 	res   *call.Result
 	emit  func(call.Delta) error
 	reply Reply
+	later later    // reply, if nothing is to be shown before its end
 	ids   []string // of the reply's tool calls
 
 	stops   []string
@@ -39,6 +44,9 @@ func newWriter(r Renderer, o *call.Order, res *call.Result, emit func(call.Delta
 	} else {
 		w.reply = r.Reply(tools)
 	}
+	if !w.needed() {
+		w.later, _ = w.reply.(later)
+	}
 	return w
 }
 
@@ -55,10 +63,12 @@ func (w *writer) token(t engine.Token) error {
 		tok.Text = w.r.Decode([]int32{t.ID})
 		w.res.TokenTexts = append(w.res.TokenTexts, tok.Text)
 	}
-	d := w.reply.Feed(t.ID)
-	if w.emit != nil {
-		d.Tokens = []call.Token{tok}
+	if w.later != nil {
+		w.later.Later(t.ID)
+		return nil
 	}
+	d := w.reply.Feed(t.ID)
+	d.Tokens = []call.Token{tok}
 	return w.show(d)
 }
 
