@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"strings"
+
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
@@ -41,7 +43,7 @@ func (t *trainer) passed(lines []RolloutLine) {
 	groups := map[int]count{}
 	var order []int
 	for _, l := range lines {
-		if l.Masked != "" && l.Masked != maskFiltered || l.Reward == nil || l.Row < 0 || l.Row >= len(t.state.Passes) {
+		if l.Masked != "" && !strings.HasPrefix(l.Masked, maskFiltered) || l.Reward == nil || l.Row < 0 || l.Row >= len(t.state.Passes) {
 			continue
 		}
 		c, seen := groups[l.Row]
