@@ -239,7 +239,9 @@ func spread(runs []outcome) map[string]stats.Interval {
 		for name, e := range map[string]*trainer.Evaluation{"before": o.Before, "validation": o.Validation, "after": o.After} {
 			if e != nil {
 				values[name+"/pass@1"] = append(values[name+"/pass@1"], e.Sampled.Rate)
-				values[name+"/pass@1_greedy"] = append(values[name+"/pass@1_greedy"], e.Greedy.Rate)
+				if g := rateOf(e.Greedy); g != nil {
+					values[name+"/pass@1_greedy"] = append(values[name+"/pass@1_greedy"], *g)
+				}
 			}
 		}
 		values["wall_seconds"] = append(values["wall_seconds"], o.WallSeconds)

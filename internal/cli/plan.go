@@ -91,7 +91,7 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 		LearningRate: trainer.LearningRate{Start: a.LearningRate.Start, End: a.LearningRate.End, Over: int64(a.LearningRate.Over)},
 		Sampling:     fulgur.Sampling{Temperature: r.Sampling.Temperature, TopP: r.Sampling.TopP, TopK: r.Sampling.TopK, MaxTokens: r.Sampling.MaxTokens},
 		Withhold:     withheld(r.Reward), Timeout: time.Duration(r.Agent.Timeout),
-		ValidateEvery: int64(r.Validation.Every), EvaluationRuns: r.Validation.Runs, Stop: trainer.Stop{Validation: r.Stop.Validation, Twice: r.Stop.Twice, Patience: r.Stop.Patience},
+		ValidateEvery: int64(r.Validation.Every), EvaluationRuns: r.Validation.Runs, NoGreedy: !r.Validation.Greedy, Stop: trainer.Stop{Validation: r.Stop.Validation, Twice: r.Stop.Twice, Patience: r.Stop.Patience},
 		CheckpointEvery: int64(r.Checkpoints.Every), Keep: r.Checkpoints.Keep,
 	}
 	objective(&o, r.File)

@@ -180,7 +180,14 @@ func (j *evalJob) print(e *trainer.Evaluation, name, path string) error {
 	}
 	fmt.Fprintf(j.app.Stdout, "%s on %s (95 %% intervals; a reward of %g or more passes)\n", name, path, passReward)
 	line("temperature 1", e.Sampled)
-	line("greedy", e.Greedy)
+	if r := e.Sampled.Repeats; r != nil {
+		k := r.Runs
+		fmt.Fprintf(j.app.Stdout, "%-16s pass@%d %.3f  [%.3f, %.3f]  pass^%d %.3f  [%.3f, %.3f]  flips %.3f  (%d of %d problems pass sometimes)\n", fmt.Sprintf("of %d runs", k),
+			k, r.PassAny.Value, r.PassAny.Low, r.PassAny.High, k, r.PassAll.Value, r.PassAll.Low, r.PassAll.High, r.FlipRate.Value, r.Unstable, r.Tasks)
+	}
+	if e.Greedy.Rollouts > 0 {
+		line("greedy", e.Greedy)
+	}
 	return nil
 }
 

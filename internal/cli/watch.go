@@ -180,6 +180,14 @@ type result struct {
 	stopRule bool
 }
 
+// rateOf is a score's rate; nil where nothing was measured.
+func rateOf(s trainer.Score) *float64 {
+	if s.Rollouts == 0 {
+		return nil
+	}
+	return &s.Rate
+}
+
 // newResult puts a result together.
 func (j *trainJob) newResult(r trainer.Result, m *meter) result {
 	out := result{
@@ -189,11 +197,11 @@ func (j *trainJob) newResult(r trainer.Result, m *meter) result {
 		stopRule: j.stopRule(),
 	}
 	if e := r.Before; e != nil {
-		out.Before, out.BeforeGreedy, out.BeforeRange = &e.Sampled.Rate, &e.Greedy.Rate, &[2]float64{e.Sampled.Low, e.Sampled.High}
+		out.Before, out.BeforeGreedy, out.BeforeRange = &e.Sampled.Rate, rateOf(e.Greedy), &[2]float64{e.Sampled.Low, e.Sampled.High}
 		out.BeforeReward = &e.Sampled.Reward
 	}
 	if e := r.After; e != nil {
-		out.After, out.AfterGreedy, out.AfterRange = &e.Sampled.Rate, &e.Greedy.Rate, &[2]float64{e.Sampled.Low, e.Sampled.High}
+		out.After, out.AfterGreedy, out.AfterRange = &e.Sampled.Rate, rateOf(e.Greedy), &[2]float64{e.Sampled.Low, e.Sampled.High}
 		out.AfterReward = &e.Sampled.Reward
 	}
 	if r.Best != nil {

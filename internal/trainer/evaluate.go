@@ -49,7 +49,11 @@ const greedySuffix = "-greedy"
 func (t *trainer) evaluate(ctx context.Context, part string, step int64, rows []data.Row) (*Evaluation, error) {
 	start := t.o.Now()
 	var asks []ask
-	for _, greedy := range []bool{false, true} {
+	modes := []bool{false, true}
+	if t.o.NoGreedy {
+		modes = modes[:1]
+	}
+	for _, greedy := range modes {
 		p := part
 		if greedy {
 			p += greedySuffix
@@ -70,7 +74,7 @@ func (t *trainer) evaluate(ctx context.Context, part string, step int64, rows []
 		return nil, err
 	}
 	e := &Evaluation{Part: part, Step: step, Version: t.state.Version}
-	sampled := all[:len(all)-len(rows)]
+	sampled := all[:len(rows)*max(1, t.o.EvaluationRuns)]
 	e.Sampled = score(sampled, t.o.Pass)
 	e.Greedy = score(all[len(sampled):], t.o.Pass)
 	e.Sampled.repeated(sampled, t.o.EvaluationRuns, t.o.Pass)
@@ -134,6 +138,9 @@ func (s *Score) repeated(rollouts []ended, runs int, pass float64) {
 func (e *Evaluation) values(prefix string) map[string]float64 {
 	out := map[string]float64{}
 	for name, s := range map[string]Score{"": e.Sampled, "_greedy": e.Greedy} {
+		if s.Rollouts == 0 {
+			continue // greedy ones were not wanted
+		}
 		out[prefix+"/pass@1"+name] = s.Rate
 		out[prefix+"/pass@1"+name+"_low"] = s.Low
 		out[prefix+"/pass@1"+name+"_high"] = s.High

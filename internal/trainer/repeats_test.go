@@ -22,10 +22,18 @@ func TestEvaluationRunsEachRowSeveralTimes(t *testing.T) {
 		(&agents{st: st, gen: e, slots: 2}).run(ctx, t)
 	}()
 	ev, err := Evaluate(t.Context(), o, Request{Part: "eval", Number: 1, Rows: rows(12), Version: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.NoGreedy = true
+	sampled, err := Evaluate(t.Context(), o, Request{Part: "eval", Number: 2, Rows: rows(12), Version: 3})
 	stop()
 	<-done
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, has := sampled.values("val")["val/pass@1_greedy"]; has || sampled.Greedy.Rollouts != 0 || len(sampled.Lines) != 48 || sampled.Sampled.Repeats == nil {
+		t.Errorf("without greedy ones: %+v", sampled)
 	}
 	r := ev.Sampled.Repeats
 	if ev.Sampled.Rollouts != 48 || ev.Greedy.Rollouts != 12 || ev.Greedy.Repeats != nil || r == nil || r.Tasks != 12 || r.Runs != 4 {

@@ -153,6 +153,7 @@ type Options struct {
 
 	ValidateEvery   int64 // steps; 0: never
 	EvaluationRuns  int   // of each row of validation and test at temperature 1; 0: 1
+	NoGreedy        bool  // evaluations leave greedy decoding out
 	Stop            Stop
 	CheckpointEvery int64 // steps; 0: 10
 	Keep            int   // checkpoints kept besides the best; 0: 2
