@@ -122,7 +122,12 @@ func (r *Remote) post(ctx context.Context, method, path string, body []byte) (*h
 	if r.client.Transport == nil {
 		return r.client.Do(req)
 	}
-	return r.client.Transport.RoundTrip(req) // a client would copy the headers, for redirects that it does not follow
+	// A client would copy the headers, for redirects that it does not follow.
+	if u := req.URL.User; u != nil && r.ep.Key == "" {
+		password, _ := u.Password()
+		req.SetBasicAuth(u.Username(), password)
+	}
+	return r.client.Transport.RoundTrip(req)
 }
 
 // room asks the server for the model's context length: without a limit a
