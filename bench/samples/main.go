@@ -33,8 +33,8 @@ type figures struct {
 	rollouts, calls, samples int
 	prompt, distinct         int // tokens: of all prompts and answers; of all histories, shared ones once
 	tokens, trained          int // of the samples
-	cpu, again               time.Duration
-	most                     float64 // bytes allocated per distinct token, of the worst rollout
+	cpu                      time.Duration
+	most, beyond             float64 // bytes allocated per distinct token of the worst rollout: in all, and beyond its samples
 }
 
 func main() {
@@ -67,7 +67,7 @@ func main() {
 	fmt.Printf("%d rollouts, %d calls, %d tokens in prompts and answers, %d distinct\n", f.rollouts, f.calls, f.prompt, f.distinct)
 	fmt.Printf("ours       %8.3f s CPU  %d samples, %d tokens, %d trained; %.2f ns a token of the calls, %.1f ns a distinct one\n",
 		f.cpu.Seconds(), f.samples, f.tokens, f.trained, float64(f.cpu.Nanoseconds())/float64(f.prompt), float64(f.cpu.Nanoseconds())/float64(f.distinct))
-	fmt.Printf("           %8.1f bytes a distinct token, samples included, for the worst rollout\n", f.most)
+	fmt.Printf("           %8.2f bytes a distinct token of working memory for the worst rollout (bar 16); %.1f with the samples themselves\n", f.beyond, f.most)
 	if *python == "" {
 		return
 	}
@@ -153,7 +153,12 @@ func (f *figures) measure(data [][]fulgur.Call) error {
 	runtime.ReadMemStats(&was)
 	b := sample.Build("g", data[0], sample.Options{})
 	runtime.ReadMemStats(&is)
-	f.most = max(f.most, float64(is.TotalAlloc-was.TotalAlloc)/float64(b.Forest.Distinct))
+	all, own := int(is.TotalAlloc-was.TotalAlloc), 0
+	for i := range b.Samples {
+		own += len(b.Samples[i].Tokens) * (4 + 1 + 4 + 8) // id, mask, log prob, version
+	}
+	f.most = max(f.most, float64(all)/float64(b.Forest.Distinct))
+	f.beyond = max(f.beyond, float64(all-own)/float64(b.Forest.Distinct))
 	return nil
 }
 

@@ -26,9 +26,9 @@ def read(path):
         for _ in range(calls):
             p, s = int(words[at]), int(words[at + 1])
             at += 2
-            prompt = [ids[i] for i in words[at : at + p]]
+            prompt = list(map(ids.__getitem__, words[at : at + p].tolist()))
             at += p
-            response = [ids[i] for i in words[at : at + s]]
+            response = list(map(ids.__getitem__, words[at : at + s].tolist()))
             at += s
             probs = words[at : at + s].view("<f4").astype(float).tolist()
             at += s

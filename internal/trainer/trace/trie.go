@@ -25,7 +25,7 @@ type node struct {
 }
 
 func newTrie(calls []fulgur.Call) *trie {
-	return &trie{calls: calls, ended: make([]int32, len(calls)), nodes: append(make([]node, 0, 2*len(calls)+1), node{call: NoParent, ends: NoParent, tip: NoParent})}
+	return &trie{calls: calls, ended: make([]int32, len(calls)), nodes: append(make([]node, 0, len(calls)+1), node{call: NoParent, ends: NoParent, tip: NoParent})}
 }
 
 // next returns the child whose edge begins with a token, 0 if there is none.
