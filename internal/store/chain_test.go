@@ -145,6 +145,54 @@ func TestCallsOfOneAttemptAreToldAgainstEachOther(t *testing.T) {
 	}
 }
 
+// TestTextsThatMoveAreToldByBytes: something is put in or taken out in the middle of
+// long parts of a request, as harnesses do with instructions and tools, so that what
+// blocks tell is dropped for what bytes tell.
+func TestTextsThatMoveAreToldByBytes(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	c, err := newCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch := &chain{}
+	rows := map[fulgur.Seq]*callRow{}
+	moved := func(b []byte) []byte { // with a hole of another size
+		at := len(b)/4 + r.IntN(len(b)/2)
+		return bytes.Join([][]byte{b[:at], randomBytes(r, 1+r.IntN(200)), b[min(len(b), at+r.IntN(100)):]}, nil)
+	}
+	front, said, tools := randomBytes(r, 12_000), randomBytes(r, 12_000), randomBytes(r, 12_000)
+	for i := range 60 {
+		switch r.IntN(4) {
+		case 0:
+			front = moved(front)
+		case 1:
+			said = moved(said)
+		case 2:
+			tools = moved(tools)
+		default:
+			front, said, tools = moved(front), moved(said), moved(tools)
+		}
+		quote := func(b []byte) string { q, _ := json.Marshal(string(b)); return string(q) }
+		want := fulgur.Call{ID: "x", Rollout: "r", Seq: fulgur.Seq(i + 1), PromptIDs: []int32{1, 2, 3},
+			Request:  json.RawMessage(`{"instructions":` + quote(front) + `,"messages":[{"role":"user","content":` + quote(said) + `}],"tools":` + quote(tools) + `}`),
+			Sent:     json.RawMessage(`{"tools":` + quote(tools) + `,"messages":` + quote(said) + `,"n":` + fmt.Sprint(i) + `}`),
+			Response: json.RawMessage(`{"id":` + fmt.Sprint(r.Int64()) + `,"text":` + quote(randomBytes(r, 50)) + `}`),
+			Messages: []fulgur.Message{{Role: "system", Content: string(front)}, {Role: "user", Content: string(said)}}}
+		rows[want.Seq] = encodedWith(t, c, ch, &want, func(at fulgur.Seq) (text, error) { return readOver(c, rows, at) })
+		txt, err := readOver(c, rows, want.Seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fulgur.Call{ID: want.ID, Rollout: want.Rollout, Seq: want.Seq}
+		if err := c.decode(&got, columnsOf(rows[want.Seq]), txt, nil); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Fatalf("call %d (-want +got):\n%s", i, d)
+		}
+	}
+}
+
 func TestChainsLetGo(t *testing.T) {
 	c, err := newCodec()
 	if err != nil {

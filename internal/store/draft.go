@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"strconv"
 	"unsafe"
 
@@ -265,7 +266,11 @@ func (d *draft) bodyAgainst(x *tip, base []byte) (ps []piece, unlike bool) {
 		case !marked(i):
 			ps = addPiece(ps, own, len(seg))
 		default:
-			found, odd := d.marks.segs[i].diff(ps, d.seed, from, seg, at)
+			into := ps
+			if base != nil { // what is found may be dropped, and the last piece grows in place
+				into = slices.Clone(ps)
+			}
+			found, odd := d.marks.segs[i].diff(into, d.seed, from, seg, at)
 			switch {
 			case !odd || i == segAnswer || i == segTurns: // what was sampled is new each time
 				ps = found
@@ -361,6 +366,9 @@ func (d *draft) own(b []byte, ps []piece) []byte {
 	for _, p := range ps {
 		for left := p.n; left > 0; {
 			n := min(left, len(d.segs[seg])-off)
+			if n == 0 && seg == segments-1 {
+				panic("store: the pieces of a call are longer than its text") // rather than go round for ever
+			}
 			if p.from == own {
 				b = append(b, d.segs[seg][off:off+n]...)
 			}
