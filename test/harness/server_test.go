@@ -79,12 +79,13 @@ type gateway struct {
 }
 
 // startGateway starts fulgur serve for the scripted model's name, with the
-// built-in model's tokenizer and template, and ends it with the test.
+// built-in model's tokenizer and template, and ends it with the test. The scripted
+// model is asked by harnesses alone: each of its answers must be on record.
 func startGateway(t *testing.T, args ...string) *gateway {
 	t.Helper()
 	dir := t.TempDir()
 	c := exec.Command(binary(t), append([]string{"serve", "--listen", "127.0.0.1:0", "--key", serverKey, "--model", modelName,
-		"--model-dir", "builtin:calc", "--store", "sqlite:" + filepath.Join(dir, "fulgur.db")}, args...)...)
+		"--model-dir", "builtin:calc", "--store", "sqlite:" + filepath.Join(dir, "fulgur.db"), "--probe=false"}, args...)...)
 	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "FULGUR_") })
 	stderr := filepath.Join(dir, "stderr")
 	log, err := os.Create(stderr)
