@@ -27,6 +27,9 @@ type recordedRun struct {
 	perStep float64 // seconds that a step of the run took, without validation
 }
 
+// readWithin is how long the trainer takes to look at what has ended.
+const readWithin = 250 * time.Millisecond
+
 // cutAfter is when the trainer cuts calls off that can go on by themselves.
 const cutAfter = 250 * time.Millisecond
 
@@ -55,7 +58,7 @@ func (a *app) readRecorded(c *cobra.Command, run string, most int) (_ *recordedR
 	if err != nil {
 		return nil, err
 	}
-	calls, tokens, err := r.read(c.Context(), rec, rollouts)
+	calls, tokens, err := r.read(c.Context(), rec, rollouts, file)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +156,12 @@ func (r *recordedRun) times(dir runDir, began time.Time) (update float64, holds 
 
 // read turns the record of rollouts into groups; it returns all calls, in
 // seconds since the first attempt began, and how many tokens they sampled.
-func (r *recordedRun) read(ctx context.Context, rec records, rollouts []fulgur.Rollout) (served []sim.Served, tokens int, err error) {
+func (r *recordedRun) read(ctx context.Context, rec records, rollouts []fulgur.Rollout, file *runFile) (served []sim.Served, tokens int, err error) {
+	slots := int(file.Runner.Slots)
+	if slots == 0 {
+		slots = autoSlots(file.File)
+	}
+	queued := slots < scheduleOf(file.File).Slots() // the simulation has the wait for a slot
 	groups := map[fulgur.GroupID]int{}
 	began := rollouts[0].CreatedAt
 	overlapping := 0
@@ -172,7 +180,14 @@ func (r *recordedRun) read(ctx context.Context, rec records, rollouts []fulgur.R
 			return nil, 0, err
 		}
 		slices.SortFunc(calls, func(x, y fulgur.Call) int { return x.StartedAt.Compare(y.StartedAt) })
-		shape, n := shapeOf(calls, *attempts[k].StartedAt, *attempts[k].EndedAt)
+		from, to := *attempts[k].StartedAt, attempts[k].EndedAt.Add(readWithin)
+		if !queued {
+			from = ro.CreatedAt
+		}
+		if ro.UpdatedAt.Before(to) { // when it was graded
+			to = ro.UpdatedAt
+		}
+		shape, n := shapeOf(calls, from, to)
 		overlapping += n
 		for i := range calls {
 			c := &calls[i]
@@ -198,7 +213,7 @@ func (r *recordedRun) read(ctx context.Context, rec records, rollouts []fulgur.R
 	return served, tokens, nil
 }
 
-// shapeOf is an attempt's calls, in order, as the simulator takes them, and how
+// shapeOf is a rollout's calls, in order, as the simulator takes them, and how
 // many of them overlap the one before.
 func shapeOf(calls []fulgur.Call, began, ended time.Time) (out sim.Rollout, overlapping int) {
 	free := began // when the agent had its last answer
