@@ -17,6 +17,7 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/trainer"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 	"github.com/fulgur-rl/fulgur/internal/trainer/stats"
 )
 
@@ -31,7 +32,8 @@ type dossier struct {
 	Dir      string   `json:"dir"`    // the run file's folder: what relative paths are relative to
 	Config   string   `json:"config"` // the effective run file
 	Seed     int64    `json:"seed"`
-	Threads  int      `json:"threads"` // workers of the engine; 1: the same bits each time
+	Threads  int      `json:"threads"` // workers of the engine
+	Bitwise  bool     `json:"bitwise"` // the same bits come out each time: one worker, and a schedule that time does not steer
 	Kernels  string   `json:"kernels"`
 	BuildEnv []string `json:"build_env,omitempty"` // further environment of agent.build
 	Versions versions `json:"versions"`
@@ -100,6 +102,7 @@ func (j *trainJob) newDossier(r trainer.Result, out result) (dossier, error) {
 	if d.Threads == 0 {
 		d.Threads = runtime.NumCPU()
 	}
+	d.Bitwise = d.Threads == 1 && f.Schedule.Mode == string(schedule.Synchronous)
 	var err error
 	if d.Model, d.Data, err = inputDigests(f); err != nil {
 		return d, err

@@ -22,8 +22,8 @@ func (a *app) reproduceCommand() *cobra.Command {
 whether the same came out. Model and data must be what they were; another
 version of fulgur or of the agent's program is said, and tried.
 
-With one engine worker (--threads 1, then as now) on the same kernels the weights
-must come out bit for bit; else the score must lie in the other's interval. With
+With one engine worker (--threads 1, then as now), the same kernels and the
+synchronous schedule the weights must come out bit for bit; else the score must lie in the other's interval. With
 --seeds N the N-1 next seeds are run too, and their spread is printed and kept in
 the new dossier. Exit code 1: something else came out.`,
 		Example: `  fulgur reproduce runs/demo
@@ -155,7 +155,7 @@ func verdictOf(was, is dossier) (same bool, verdict string) {
 	if was.Outcome.Weights == is.Outcome.Weights {
 		return true, "the same weights, bit for bit"
 	}
-	if was.Threads == 1 && is.Threads == 1 && was.Kernels == is.Kernels && was.Versions == is.Versions {
+	if was.Bitwise && is.Bitwise && was.Kernels == is.Kernels && was.Versions == is.Versions {
 		return false, "other weights, though one worker on the same kernels was to give the same bits"
 	}
 	a, b := score(was.Outcome), score(is.Outcome)
@@ -165,7 +165,7 @@ func verdictOf(was, is dossier) (same bool, verdict string) {
 	case b.Rate < a.Low || b.Rate > a.High:
 		return false, fmt.Sprintf("other weights, and another score: %.3f is not within %.3f to %.3f", b.Rate, a.Low, a.High)
 	}
-	return true, fmt.Sprintf("other weights (several workers add in another order), and a score within the interval: %.3f in %.3f to %.3f", b.Rate, a.Low, a.High)
+	return true, fmt.Sprintf("other weights (several workers, or a schedule that time steers), and a score within the interval: %.3f in %.3f to %.3f", b.Rate, a.Low, a.High)
 }
 
 // score is the score that a run is known by: after training, else the last
