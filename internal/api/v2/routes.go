@@ -319,7 +319,7 @@ func (s *server) watchRoutes() {
 
 // settle is the least time between two events of a watch: changes come in
 // bursts, and each event costs both sides more than its changes.
-const settle = 25 * time.Millisecond
+const settle = 50 * time.Millisecond
 
 // pause waits for d, and says whether ctx still lasts.
 func pause(ctx context.Context, d time.Duration) bool {
