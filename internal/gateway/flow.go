@@ -32,6 +32,7 @@ type flow struct {
 	ans     *answer
 	seat    *seat
 	flight  *flight // nil: not at an upstream
+	held    bool    // a pause has held it
 	leave   func()  // ends the flight; a slow reader of the last bytes holds up no drain
 }
 
@@ -181,7 +182,7 @@ func (f *flow) pass(d call.Delta) error {
 func (f *flow) enter(ctx context.Context, abort func(error)) (*flight, error) {
 	held := false
 	fl, err := f.g.gates.enter(ctx, f.t.run, f.g.o.HoldLimit, func() {
-		held = true
+		held, f.held = true, true
 		f.g.m.held.Inc()
 		f.ans.hold()
 		if f.attempt != nil {

@@ -355,7 +355,7 @@ func failureOf(err error) dialect.Failure {
 // order makes the order of a call.
 func (f *flow) order(ep fulgur.Endpoint, dec decision) *call.Order {
 	o := &call.Order{Request: f.req, Call: f.id, Run: f.t.run, Rollout: f.t.rollout, Attempt: f.t.attempt, Index: f.index,
-		Mode: f.t.mode, Endpoint: ep, Target: cmp.Or(f.t.model, ep.Model), Sampling: dec.sampling, ForceTemperature: dec.force, ForceCut: dec.cut, Neutral: dec.neutral, CapTokens: dec.cap, Frozen: dec.frozen,
+		Mode: f.t.mode, Endpoint: ep, Target: cmp.Or(f.t.model, ep.Model), Sampling: dec.sampling, ForceTemperature: dec.force, ForceCut: dec.cut, Neutral: dec.neutral, CapTokens: dec.cap, Frozen: dec.frozen, Held: f.held,
 		NeedLogProbs: f.t.mode == fulgur.ModeTrain && !f.g.o.NoLogProbs && !f.t.frozen()}
 	if f.t.spec != nil {
 		o.Group = f.t.spec.Group

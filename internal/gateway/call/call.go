@@ -93,6 +93,8 @@ type Order struct {
 	// Frozen: what answers is not the policy, and may be somebody else's server: a
 	// relay asks it for nothing that the client did not.
 	Frozen bool
+	// Held: a pause held it, and it goes on at once with all others that it held.
+	Held bool
 	// NeedLogProbs: the upstream is asked for token ids and log probs.
 	NeedLogProbs bool
 	// Resume, if not nil, is how far the call got before it was cut off: the

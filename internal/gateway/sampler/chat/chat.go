@@ -45,6 +45,7 @@ type Sampler struct {
 	client   *http.Client
 	experts  bool
 	contexts contexts
+	leaving  departures
 }
 
 var _ sampler.Sampler = (*Sampler)(nil)
@@ -78,6 +79,7 @@ type exchange struct {
 	// wire is the format that is relayed; "": the call is converted.
 	wire string
 	path string
+	gone func() // of a call that was held: it has been sent; else nil
 }
 
 // Sample implements sampler.Sampler.
@@ -101,6 +103,10 @@ func (s *Sampler) Sample(ctx context.Context, o *call.Order, emit func(call.Delt
 	x.res.Sampling.Seed = 0 // the server's own
 	if o.Wishes.Seed != nil {
 		x.res.Sampling.Seed = uint64(*o.Wishes.Seed)
+	}
+	if o.Held {
+		x.gone = s.leaving.begin()
+		defer x.gone()
 	}
 	return x.res, x.run(ctx)
 }
@@ -144,6 +150,10 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 		return true, 0, x.failure(ctx, tryCtx, err)
 	}
 	defer resp.Body.Close()
+	if x.gone != nil {
+		x.gone()
+		x.s.leaving.wait(tryCtx)
+	}
 	ctype := resp.Header.Get("Content-Type")
 	if x.emit != nil && resp.StatusCode < 300 && strings.HasPrefix(ctype, "text/event-stream") {
 		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.Reset(x.s.retry.Try) })
@@ -185,6 +195,9 @@ func readAll(resp *http.Response) ([]byte, error) {
 const sizeTrusted = 8 << 20
 
 func (x *exchange) post(ctx context.Context) (*http.Response, error) {
+	if x.gone != nil {
+		ctx = traced(ctx, x.gone)
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(x.o.Endpoint.URL, "/")+x.path, bytes.NewReader(x.body))
 	if err != nil {
 		return nil, err
