@@ -88,6 +88,11 @@ func TestThreeProcesses(t *testing.T) {
 	if len(seen) != steps*perStep {
 		t.Errorf("the server has %d rollouts, want %d", len(seen), steps*perStep)
 	}
+	// What trained can be built again from the server's record.
+	out, _ = run(t, trainerDir, "samples", "build", "calc", "--server", url, "--key", "K", "--step", "3")
+	if want := fmt.Sprintf("the same as in training, to the bit: %d of %d rollouts", perStep, perStep); !strings.Contains(out, want) {
+		t.Errorf("samples built again:\n%s", out)
+	}
 
 	controller.signal(os.Interrupt)
 	controller.ends(20*time.Second, exitOK)

@@ -327,6 +327,7 @@ func (a *app) printRollout(s shownRollout) {
 	if l := s.Trained; l != nil {
 		fmt.Fprintf(a.Stdout, "trained step %d, advantage %+.3f, %d samples, %d of %d sampled tokens, weight %+.2g a token  %s\n",
 			l.Step, l.Advantage, l.Samples, l.Trained, l.Sampled, l.Weight, cmp.Or(l.Masked, l.Why))
+		a.printLost(l)
 	}
 	a.printAudit(s.Trained)
 	a.printCalls(s.Calls)

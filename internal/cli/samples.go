@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -24,6 +26,7 @@ type sampleFlags struct {
 	replay          bool
 	step            int64
 	rollout         string
+	server, key     string
 }
 
 func (f *sampleFlags) register(c *cobra.Command) {
@@ -34,6 +37,8 @@ func (f *sampleFlags) register(c *cobra.Command) {
 	fl.BoolVar(&f.replay, "replay", false, "calls without routed experts for each token don't train (default: as in training)")
 	fl.Int64Var(&f.step, "step", 0, "only rollouts of this step")
 	fl.StringVar(&f.rollout, "rollout", "", "only this rollout")
+	fl.StringVar(&f.server, "server", "", "URL of the fulgur serve that has the run's record, if the run's folder has none")
+	fl.StringVar(&f.key, "key", "", "the server's key")
 }
 
 // apply returns the configuration with what was given on the command line, and
@@ -109,7 +114,11 @@ func (a *app) openSampleRun(c *cobra.Command, arg string, f sampleFlags) (*sampl
 	if len(s.lines) == 0 {
 		return nil, notFound("build samples of "+string(dir), "no training rollout of this kind is in the run's rollouts.jsonl; `fulgur rollouts list` shows what there is")
 	}
-	s.record, err = a.openRecord(c, recordFlags{run: string(dir)})
+	from := recordFlags{run: string(dir)}
+	if f.server != "" {
+		from = recordFlags{run: file.Run, server: f.server, key: f.key}
+	}
+	s.record, err = a.openRecord(c, from)
 	return s, err
 }
 
@@ -188,3 +197,22 @@ func (a *app) printSpent(spent []trainer.Spent) {
 
 // plainCause is a cause or a class as a person reads it.
 func plainCause(s string) string { return strings.ReplaceAll(s, "_", " ") }
+
+// printLost prints what of a rollout did not train, and where its lineages broke.
+func (a *app) printLost(l *trainer.RolloutLine) {
+	line := func(what string, m map[string]int, unit string) {
+		if len(m) == 0 {
+			return
+		}
+		var parts []string
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			parts = append(parts, fmt.Sprintf("%d %s%s", m[k], unit, plainCause(k)))
+		}
+		fmt.Fprintf(a.Stdout, "%-7s %s\n", what, strings.Join(parts, ", "))
+	}
+	line("lost", l.Lost, "tokens: ")
+	line("broken", l.Breaks, "× ")
+	if len(l.Lost)+len(l.Breaks) > 0 {
+		fmt.Fprintf(a.Stdout, "why     fulgur samples show %s\n", l.ID)
+	}
+}
