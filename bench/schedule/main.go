@@ -5,7 +5,9 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -59,8 +61,8 @@ func report(dir string) error {
 		runs := map[string]measured{}
 		for mode := range total {
 			m, err := read(filepath.Join(dir, fmt.Sprintf("%s-%d", mode, seed), "calc-wait"))
-			if os.IsNotExist(err) {
-				break
+			if errors.Is(err, fs.ErrNotExist) {
+				break // no such run, or one that has not ended
 			}
 			if err != nil {
 				return err
@@ -161,7 +163,7 @@ func read(dir string) (measured, error) {
 		return m, err
 	}
 	if state.After == nil {
-		return m, fmt.Errorf("%s was not measured at its end", dir)
+		return m, fmt.Errorf("%s was not measured at its end: %w", dir, fs.ErrNotExist)
 	}
 	m.passes, m.rollouts = state.After.Sampled.Passes, state.After.Sampled.Rollouts
 	return m, nil
