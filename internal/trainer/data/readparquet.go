@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"reflect"
 	"time"
 	"unicode/utf8"
 
@@ -93,6 +94,33 @@ func plainJSON(node parquet.Node, v any) (any, error) {
 			out[i] = p
 		}
 		return out, nil
+	}
+	return other(node, v)
+}
+
+// other turns what the library gives typed (the values of MAP columns, say) into
+// plain values, or into a scalar.
+func other(node parquet.Node, v any) (any, error) {
+	if _, ok := v.(fmt.Stringer); ok {
+		return scalar(node, v)
+	}
+	switch r := reflect.ValueOf(v); {
+	case r.Kind() == reflect.Pointer && r.IsNil():
+		return nil, nil
+	case r.Kind() == reflect.Pointer:
+		return plainJSON(node, r.Elem().Interface())
+	case r.Kind() == reflect.Map && r.Type().Key().Kind() == reflect.String:
+		m := make(map[string]any, r.Len())
+		for _, k := range r.MapKeys() {
+			m[k.String()] = r.MapIndex(k).Interface()
+		}
+		return plainJSON(node, m)
+	case r.Kind() == reflect.Slice && r.Type().Elem().Kind() != reflect.Uint8:
+		list := make([]any, r.Len())
+		for i := range list {
+			list[i] = r.Index(i).Interface()
+		}
+		return plainJSON(node, list)
 	}
 	return scalar(node, v)
 }
@@ -185,6 +213,11 @@ func scalar(n parquet.Node, v any) (any, error) {
 		return x.UTC().Format(time.RFC3339Nano), nil
 	case bool, int, uint32, uint64, int8, int16, uint8, uint16:
 		return x, nil
+	case *big.Float:
+		if l, ok := logical.(*format.DecimalType); ok {
+			return x.Text('f', int(l.Scale)), nil
+		}
+		return x.Text('g', -1), nil
 	case fmt.Stringer:
 		return x.String(), nil
 	}
@@ -198,6 +231,15 @@ func whole(x int64, logical format.LogicalTypeValue) any {
 		return time.Unix(0, 0).UTC().AddDate(0, 0, int(x)).Format(time.DateOnly)
 	case *format.DecimalType:
 		return decimal(big.NewInt(x), int(l.Scale))
+	case *format.IntType:
+		if !l.IsSigned && l.BitWidth == 64 {
+			return uint64(x)
+		}
+		if !l.IsSigned {
+			return uint32(x)
+		}
+	case *format.TimeType:
+		return time.Unix(0, 0).UTC().Add(time.Duration(x) * l.Unit.Value.Duration()).Format("15:04:05.999999999")
 	case *format.TimestampType:
 		at := time.Unix(0, x)
 		switch l.Unit.Value.(type) {
