@@ -81,10 +81,10 @@ func share(a, n int) float64 {
 func TestPrecisionAndRecall(t *testing.T) {
 	const floor = 0.9
 	var table strings.Builder
-	fmt.Fprintf(&table, "| detector | half | shortcuts | found | missed | false | precision | recall |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(&table, "| detector | set | shortcuts | found | missed | false | precision | recall |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
 	total, harnesses := 0, map[string]bool{}
 	rows := map[string]map[string]tally{}
-	for _, half := range []string{"first", "second"} {
+	for _, half := range []string{"first", "second", "third"} {
 		for _, l := range load(t, half) {
 			total++
 			harnesses[l.Harness] = true
@@ -111,11 +111,11 @@ func TestPrecisionAndRecall(t *testing.T) {
 		}
 	}
 	for _, d := range Names() {
-		for _, half := range []string{"first", "second"} {
+		for _, half := range []string{"first", "second", "third"} {
 			c := rows[d][half]
 			fmt.Fprintf(&table, "| %s | %s | %d | %d | %d | %d | %.2f | %.2f |\n", d, half, c.hit+c.missed, c.hit, c.missed, c.wrong, c.precision(), c.recall())
 			if c.precision() < floor || c.recall() < floor {
-				t.Errorf("%s, %s half: precision %.2f, recall %.2f, want at least %g", d, half, c.precision(), c.recall(), floor)
+				t.Errorf("%s, %s set: precision %.2f, recall %.2f, want at least %g", d, half, c.precision(), c.recall(), floor)
 			}
 		}
 	}
