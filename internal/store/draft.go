@@ -78,12 +78,12 @@ func (c *codec) cut(parts [bodyParts][]byte, from, to int, ids []byte) draft {
 	d.segs[segSaid], d.segs[segTurns] = turns[from:to], turns[to:]
 	for i, seg := range d.segs {
 		if marked(i) {
-			d.marks.segs[i] = mark(d.seed, seg)
+			d.marks.segs[i] = mark(d.seed, seg, i == segExperts || i == segRequest || i == segTurns)
 		} else {
 			d.marks.segs[i].n = len(seg)
 		}
 	}
-	d.marks.ids = mark(d.seed, ids)
+	d.marks.ids = mark(d.seed, ids, false)
 	return d
 }
 
@@ -127,7 +127,8 @@ func idBytes(ids []int32) []byte {
 // block is how many bytes have a hash of their own.
 const block = 128
 
-// backBlocks is how many blocks are hashed from the end on too.
+// backBlocks is how many blocks are hashed from the end on too, of what has an end that
+// comes again: tools behind the messages, brackets behind rows.
 const backBlocks = 128
 
 // marks are what is kept of a text in place of it: the hashes of its blocks, from the
@@ -155,12 +156,15 @@ func marked(seg int) bool {
 	return true
 }
 
-func mark(seed maphash.Seed, b []byte) marks {
+func mark(seed maphash.Seed, b []byte, ends bool) marks {
 	m := marks{n: len(b)}
 	if len(b) == 0 {
 		return m
 	}
-	back := min(len(b)/block, backBlocks)
+	back := 0
+	if ends {
+		back = min(len(b)/block, backBlocks)
+	}
 	all := make([]uint64, 0, (len(b)+block-1)/block+back)
 	for at := 0; at < len(b); at += block {
 		all = append(all, maphash.Bytes(seed, b[at:min(at+block, len(b))]))
