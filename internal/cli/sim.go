@@ -170,6 +170,9 @@ func (a *app) readSim(c *cobra.Command, what string, f simFlags) (*simulation, e
 		if err != nil {
 			return nil, usageErr(err)
 		}
+		if _, err := s.options(file, 1); err != nil { // before any of them runs
+			return nil, usageErr(err)
+		}
 		s.variants = append(s.variants, simVariant{name: v.name, file: file})
 	}
 	return s, nil
@@ -282,6 +285,7 @@ func presetBase(name string) (config.SimFile, error) {
 		return f, nil
 	}
 	d, m := p.Workload, p.Machine
+	f.Seeds = p.Seeds
 	f.Algorithm = config.SimAlgorithm{GroupSize: p.GroupSize, GroupsPerStep: p.GroupsPerStep}
 	f.Workload = config.SimWorkload{
 		Preset: name, Rows: f.Workload.Rows, Calls: config.SimLogNormal(d.Calls), Tokens: config.SimLogNormal(d.Tokens), Tools: config.SimLogNormal(d.Tools),
