@@ -7,6 +7,9 @@ type Preset struct {
 	Machine       Machine
 	GroupsPerStep int
 	GroupSize     int
+	// Seeds is how many simulations give a figure that another seed would not
+	// change by much: where few rollouts are very slow, many.
+	Seeds int
 }
 
 // accelerators are eight GPUs: 20k tokens a second at saturation, half of it
@@ -20,11 +23,11 @@ var twoCores = Machine{Peak: 20000, Half: 6, Prefill: 60000, Update: 1.5}
 func Presets() []Preset {
 	gpu := func(name, title string, d Drawn) Preset {
 		d.RowShare = .5
-		return Preset{name, title, d, accelerators, 32, 8}
+		return Preset{name, title, d, accelerators, 32, 8, 3}
 	}
 	cpu := func(name, title string, d Drawn) Preset {
 		d.Calls, d.Tokens = LogNormal{3, .4}, LogNormal{22, .2}
-		return Preset{name, title, d, twoCores, 16, 8}
+		return Preset{name, title, d, twoCores, 16, 8, 24}
 	}
 	heavy := Drawn{Calls: LogNormal{20, 1}, Tokens: LogNormal{300, .7}, Tools: LogNormal{5, 1}, Limit: 3600}
 	pareto, long := heavy, heavy

@@ -41,10 +41,9 @@ func TestTheDefaultScheduleReachesTheTable(t *testing.T) {
 	}
 	want := map[string]struct {
 		synchronous, speedUp float64
-		seeds                int
 	}{
-		"light": {477, 1.74, 3}, "heavy": {2984, 7.45, 3}, "pareto": {3745, 8.67, 3}, "engine": {2290, 2.90, 3},
-		"cpu-instant": {2.04, 1.03, 8}, "cpu-waiting": {6.99, 3.20, 24}, "cpu-pareto": {40.1, 11.4, 24},
+		"light": {477, 1.74}, "heavy": {2984, 7.45}, "pareto": {3745, 8.67}, "engine": {2290, 2.90},
+		"cpu-instant": {2.04, 1.03}, "cpu-waiting": {6.99, 3.20}, "cpu-pareto": {40.1, 11.4},
 	}
 	for _, p := range Presets() {
 		w, ok := want[p.Name]
@@ -52,11 +51,11 @@ func TestTheDefaultScheduleReachesTheTable(t *testing.T) {
 			continue
 		}
 		var sync, def Result
-		for seed := range w.seeds {
+		for seed := range p.Seeds {
 			s := preset(t, p, config(p, schedule.Synchronous), DefaultPause(), uint64(seed))
 			d := preset(t, p, config(p, schedule.Collocated), DefaultPause(), uint64(seed))
-			sync.SecondsPerStep += s.SecondsPerStep / float64(w.seeds)
-			def.SecondsPerStep += d.SecondsPerStep / float64(w.seeds)
+			sync.SecondsPerStep += s.SecondsPerStep / float64(p.Seeds)
+			def.SecondsPerStep += d.SecondsPerStep / float64(p.Seeds)
 			if m := max(d.MeanStaleness, d.AskedStaleness); m > 4 {
 				t.Errorf("%s, seed %d: mean staleness %.2f, at most 4 is wanted", p.Name, seed, m)
 			}
