@@ -89,6 +89,7 @@ type sampleRun struct {
 	file   *runFile
 	config trainer.SamplesConfig // as in training
 	lines  []trainer.RolloutLine // training rollouts, in order of training
+	gone   int                   // of these, those that are no longer on record
 }
 
 func (a *app) openSampleRun(c *cobra.Command, arg string, f sampleFlags) (*sampleRun, error) {
@@ -135,8 +136,11 @@ func (s *sampleRun) each(ctx context.Context, o sample.Options, do func(*builtRo
 	for _, l := range s.lines {
 		b := &builtRollout{line: l}
 		var err error
-		if b.ro, err = s.Rollout(ctx, l.ID); err != nil {
-			return fmt.Errorf("%w (retention may have deleted it: `retention:` in the run file keeps more)", err)
+		if b.ro, err = s.Rollout(ctx, l.ID); fulgur.KindOf(err) == fulgur.KindNotFound {
+			s.gone++
+			continue
+		} else if err != nil {
+			return err
 		}
 		if b.ro.LastAttempt != "" {
 			if b.calls, err = s.Calls(ctx, l.ID, b.ro.LastAttempt); err != nil {
@@ -147,6 +151,9 @@ func (s *sampleRun) each(ctx context.Context, o sample.Options, do func(*builtRo
 		if err := do(b); err != nil {
 			return err
 		}
+	}
+	if s.gone == len(s.lines) {
+		return notFound("build samples of run "+s.file.Run, "none of its rollouts is on record any more: they were deleted, or the server keeps records for less long (`fulgur serve --keep-records`)")
 	}
 	return nil
 }

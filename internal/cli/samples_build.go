@@ -52,6 +52,7 @@ type samplesResult struct {
 	Same          int                   `json:"same"`    // rollouts with the hash that training wrote down
 	Differ        []fulgur.RolloutID    `json:"differ"`  // those with another one
 	Unknown       int                   `json:"unknown"` // those for which training wrote none
+	Gone          int                   `json:"gone"`    // rollouts that are no longer on record, left out of all else
 	Fragmentation trainer.Fragmentation `json:"fragmentation"`
 	Spent         []trainer.Spent       `json:"spent"`
 	Regraded      []regraded            `json:"regraded,omitempty"` // rewards that are others now
@@ -104,6 +105,7 @@ func (a *app) buildSamples(c *cobra.Command, arg string, f sampleFlags, out stri
 	if err != nil {
 		return err
 	}
+	r.Gone = run.gone
 	r.Fragmentation, r.Spent = trainer.Fragments(lines), trainer.Ledger(lines)
 	if err := a.printBuilt(&r, regrade); err != nil {
 		return err
@@ -183,6 +185,9 @@ func (a *app) printBuilt(r *samplesResult, regrade bool) error {
 		fmt.Fprintf(a.Stdout, "the same as in training, to the bit: %d of %d rollouts\n", r.Same, r.Rollouts)
 	default:
 		fmt.Fprintf(a.Stdout, "the same as in training: %d of %d rollouts; %d differ, of %d training wrote no hash\n", r.Same, r.Rollouts, len(r.Differ), r.Unknown)
+	}
+	if r.Gone > 0 {
+		fmt.Fprintf(a.Stdout, "%s no longer on record and left out\n", count(r.Gone, "rollout"))
 	}
 	fmt.Fprintln(a.Stdout)
 	a.printFragmentation(r.Fragmentation)
