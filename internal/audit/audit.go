@@ -143,9 +143,10 @@ func Redact(s string) string {
 }
 
 // onlyText says whether the agent acts by text, not by tools: then the commands
-// in its replies are what it does, and not only what it says.
+// in its replies are what it does, and not only what it says. A single reply
+// acts on nothing that would come back: it is an answer that has commands in it.
 func onlyText(calls []fulgur.Call) bool {
-	return !slices.ContainsFunc(calls, func(c fulgur.Call) bool {
+	return len(calls) > 1 && !slices.ContainsFunc(calls, func(c fulgur.Call) bool {
 		return c.Reply != nil && len(c.Reply.ToolCalls) > 0
 	})
 }

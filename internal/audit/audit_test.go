@@ -92,7 +92,8 @@ func TestToolsOfHarnesses(t *testing.T) {
 		"a notebook's cell":          {with(says("python", map[string]any{"code": "import os\nos.system('pip install x')"})), []string{PackageInstall}},
 		"a page":                     {with(says("web_fetch", map[string]any{"url": "https://example.org"})), []string{Download}},
 		"a folder that the run adds": {with(says("read", map[string]any{"path": "secret/x.txt"})), []string{EvaluationRead}},
-		"in a reply without tools":   {[]fulgur.Call{{ID: "c", Reply: &fulgur.Message{Content: "I look.\n```bash\ngit log --all\n```"}}}, []string{GitHistory}},
+		"in a reply without tools":   {[]fulgur.Call{{ID: "c", Reply: &fulgur.Message{Content: "I look.\n```bash\ngit log --all\n```"}}, {ID: "d", Reply: &fulgur.Message{Content: "Done."}}}, []string{GitHistory}},
+		"in an answer with commands": {[]fulgur.Call{{ID: "c", Reply: &fulgur.Message{Content: "Run this:\n```bash\npip install x\n```"}}}, nil},
 		"only said, where tools act": {append(bash("ls"), fulgur.Call{ID: "d", Reply: &fulgur.Message{Content: "You may run\n```bash\ngit log --all\n```"}}), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
