@@ -126,6 +126,7 @@ type measured struct {
 	perSecond, cpu float64       // cpu: seconds of the server for 1000 operations
 	p50, p90, p99  time.Duration // of an operation
 	rss            float64       // MiB at the end
+	first          float64       // cpu of the first call of each caller
 }
 
 // load runs n operations by c callers, at most limit long, and measures the server.
