@@ -178,6 +178,29 @@ func TestSlowPromptsAreNotStarved(t *testing.T) {
 	}
 }
 
+// One member of each group hangs: the straggler rule, where it is on, closes the
+// group without it, and what it sampled is wasted (AS-09).
+func TestAHungMemberIsClosedWhereTheRuleIsOn(t *testing.T) {
+	hung := workload(func(_ schedule.Group, k int) Rollout {
+		calls := []Call{{Gap: 1, Tokens: 20}, {Gap: 1, Tokens: 20}}
+		if k == 0 {
+			calls = append(calls, Call{Gap: 1, Tokens: 5000}, Call{Gap: 500, Tokens: 20})
+		}
+		return Rollout{Calls: calls}
+	})
+	o := Options{Workload: hung, Machine: Machine{Peak: 100, Update: 1}, Pause: DefaultPause(), Steps: 10,
+		Schedule: schedule.Config{Mode: schedule.Collocated, Order: schedule.Order{Rows: 100}, GroupsPerStep: 2, GroupSize: 4, MeanStaleness: 1}}
+	off := run(t, o)
+	o.Schedule.Straggler = schedule.Straggler{Done: .5, Factor: 3}
+	on := run(t, o)
+	if off.WastedShare != 0 || on.WastedShare == 0 {
+		t.Errorf("wasted: %g without the rule, %g with it", off.WastedShare, on.WastedShare)
+	}
+	if on.SecondsPerStep > off.SecondsPerStep/10 || on.Running > float64(o.Schedule.Slots()) || on.Slots > o.Schedule.Slots() {
+		t.Errorf("%.1f s a step with the rule, %.1f without; %.1f run, %d at once", on.SecondsPerStep, off.SecondsPerStep, on.Running, on.Slots)
+	}
+}
+
 func TestTheSameSeedGivesTheSameRun(t *testing.T) {
 	p := Presets()[6]
 	one := func(seed uint64) Result {

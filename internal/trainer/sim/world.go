@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
@@ -19,6 +20,7 @@ type member struct {
 	done    float64 // tokens of it that a cut call has
 	started float64
 	arrived float64 // its call, first
+	runs    bool    // in a slot
 	ends    float64 // of its call, in the sampler's count
 	closed  bool
 }
@@ -93,6 +95,9 @@ const mostEvents = 200_000_000
 // run goes from event to event.
 func (w *world) run() error {
 	w.handle(schedule.Begin{})
+	if w.o.Schedule.Straggler != (schedule.Straggler{}) {
+		w.tick()
+	}
 	for n := 0; !w.ended; n++ {
 		if n == mostEvents {
 			return fmt.Errorf("after %d events step %d is not at its end: is the workload's time 0?", n, w.version+1)
@@ -186,7 +191,7 @@ func (w *world) fill() {
 		}
 		w.running++
 		w.sum.slots = max(w.sum.slots, w.running)
-		m.started = w.now
+		m.started, m.runs = w.now, true
 		w.goOn(m)
 	}
 }
@@ -230,16 +235,11 @@ func (w *world) arrive(m *member) {
 // answered is when the member's call has ended.
 func (w *world) answered(m *member) {
 	w.sum.tokens += m.Calls[m.call].Tokens
-	if m.closed {
-		w.sum.wasted += m.Calls[m.call].Tokens
-	}
 	if w.seen != nil {
 		w.seen(Served{m.arrived, w.now, m.Calls[m.call].Tokens})
 	}
 	m.call, m.done = m.call+1, 0
-	if !m.closed {
-		w.goOn(m)
-	}
+	w.goOn(m)
 	if w.draining && len(w.engine.calls) == 0 {
 		w.drained()
 	}
@@ -247,7 +247,7 @@ func (w *world) answered(m *member) {
 
 func (w *world) finish(m *member) {
 	w.running--
-	m.closed = true
+	m.closed, m.runs = true, false
 	w.fill()
 	g := m.group
 	g.open--
@@ -272,16 +272,53 @@ func (w *world) closeGroup(which schedule.Group) {
 			continue
 		}
 		m.closed = true
-		if m.started > 0 || m.call > 0 {
+		if m.runs {
 			w.running--
 		}
 		for _, c := range m.Calls[:m.call] {
 			w.sum.wasted += c.Tokens
 		}
 	}
+	w.abort()
 	g.open = 0
 	w.fill()
 	w.complete(g)
+}
+
+// abort takes the calls of closed members off the engine, and those that wait.
+func (w *world) abort() {
+	waste := func(m *member, tokens float64) {
+		w.sum.tokens += tokens
+		w.sum.wasted += tokens
+	}
+	calls := w.engine.calls[:0]
+	for _, m := range w.engine.calls {
+		if m.closed {
+			waste(m, m.Calls[m.call].Tokens-max(0, m.ends-w.engine.served))
+		} else {
+			calls = append(calls, m)
+		}
+	}
+	clear(w.engine.calls[len(calls):])
+	w.engine.calls = calls
+	heap.Init(&w.engine.calls)
+	w.held = slices.DeleteFunc(w.held, func(m *member) bool {
+		if m.closed {
+			waste(m, m.done)
+		}
+		return m.closed
+	})
+	if w.draining && len(w.engine.calls) == 0 {
+		w.drained()
+	}
+}
+
+// tick lets the straggler rule see the time, as the trainer does.
+func (w *world) tick() {
+	w.after(max(.25, w.o.Machine.Update/20), func() {
+		w.handle(schedule.Clock{})
+		w.tick()
+	})
 }
 
 // step begins a training step: where it shares the device, calls are held and
