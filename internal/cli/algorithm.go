@@ -34,7 +34,7 @@ func objective(o *trainer.Options, f *config.File) {
 	o.Objective = trainer.Objective{
 		DualClip: a.DualClip, Beta: a.DROBeta, Aggregate: a.Aggregate, Constant: float64(a.ConstantTokens), VoteBySample: a.Vote == "sample",
 		KL:         trainer.KL{Coefficient: a.KL.Coefficient, Kind: a.KL.Kind, InReward: a.KL.In == "reward"},
-		Correction: loss.Correction{By: p.Correction, Truncate: p.Truncate, Low: p.Mask[0], High: p.Mask[1]},
+		Correction: loss.Correction{By: f.Correction(), Truncate: p.Truncate, Low: p.Mask[0], High: p.Mask[1]},
 		Band:       trainer.Band{RatioLow: p.Stop.Ratio[0], RatioHigh: p.Stop.Ratio[1], KL: p.Stop.KL},
 		Discount:   a.Discount, CallRewards: f.Reward.Calls, V1: slices.Contains(f.Compat, compatAlgorithm),
 	}

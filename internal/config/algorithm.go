@@ -114,16 +114,29 @@ func (c *checker) objective() {
 	c.noEffect("algorithm.over_long", "with compat v1: its rows are cut, and those with a long prompt dropped")
 }
 
+// Correction returns off_policy.correction with auto resolved: tokens of older
+// policies are what the asynchronous schedules make, and without a correction calc
+// has been seen to collapse at the default staleness (docs/schedules.md).
+func (f *File) Correction() string {
+	switch {
+	case f.OffPolicy.Correction != "auto":
+		return f.OffPolicy.Correction
+	case f.Schedule.Mode == "synchronous", f.Algorithm.Loss == "importance_sampling", slices.Contains(f.Compat, "v1"):
+		return "none"
+	}
+	return "token"
+}
+
 // offPolicy looks at what corrects for a sampler that is not the trained policy.
 func (c *checker) offPolicy() {
-	o := c.f.OffPolicy
+	o, correction := c.f.OffPolicy, c.f.Correction()
 	switch {
-	case o.Correction == "none":
-		c.noEffect("off_policy.truncate", "with correction none")
+	case correction == "none":
+		c.noEffect("off_policy.truncate", "without a correction")
 	case o.Truncate == 0:
 		c.warn("off_policy.truncate", "without a limit a single unlikely token, or rollout, can outweigh all others")
 	}
-	if c.f.Algorithm.Loss == "importance_sampling" && o.Correction != "none" {
+	if c.f.Algorithm.Loss == "importance_sampling" && correction != "none" {
 		c.warn("off_policy.correction", "loss importance_sampling has the sampler in its ratio already: tokens are corrected twice")
 	}
 	if b := o.Mask; b[1] > 0 && (b[0] > 1 || b[1] < 1) {

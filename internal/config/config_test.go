@@ -257,7 +257,7 @@ func TestWarnings(t *testing.T) {
 		"a constant that nobody divides by": {small + "algorithm: {constant_tokens: 64}", "algorithm.constant_tokens: has no effect with aggregate rollout"},
 		"a kind of a KL term that is off":   {small + "algorithm: {kl: {kind: k1}}", "algorithm.kl.kind: has no effect with coefficient 0"},
 		"a filter without refills":          {small + "algorithm: {filter: {equal_rewards: true}}", "algorithm.filter: has no effect with refills: 0"},
-		"a limit without weights":           {small + "off_policy: {truncate: 3}", "off_policy.truncate: has no effect with correction none"},
+		"a limit without weights":           {small + "off_policy: {truncate: 3}", "off_policy.truncate: has no effect without a correction"},
 		"corrected twice":                   {small + "algorithm: {loss: importance_sampling}\noff_policy: {correction: token}", "off_policy.correction: loss importance_sampling has the sampler in its ratio already"},
 		"aggregation under v1":              {small + "algorithm: {aggregate: token}\ncompat: [v1]", "algorithm.aggregate: has no effect with compat v1"},
 		"gspo with ppo's clip":              {small + "algorithm: {loss: gspo}", "algorithm.clip: gspo's ratio is a mean over a rollout"},

@@ -325,8 +325,8 @@ type OffPolicy struct {
 	MeanStaleness float64 `json:"mean_staleness" jsonschema:"minimum=0"`
 	// Age that nothing exceeds: an update that would make a running group older waits for it, and nothing is discarded.
 	MaxStaleness int `json:"max_staleness" jsonschema:"minimum=0"`
-	// How tokens are weighted that another policy has sampled than the one at the step's start. token: by the ratio of their probabilities. sequence: by the product over their rollout.
-	Correction string `json:"correction" jsonschema:"enum=none,enum=token,enum=sequence"`
+	// How tokens are weighted that another policy has sampled than the one at the step's start. token: by the ratio of their probabilities. sequence: by the product over their rollout. auto: token with the asynchronous schedules, but for a loss that has the sampler in its ratio and compat v1; else none.
+	Correction string `json:"correction" jsonschema:"enum=auto,enum=none,enum=token,enum=sequence"`
 	// Most that such a weight may be; 0: no limit.
 	Truncate float64 `json:"truncate" jsonschema:"minimum=0"`
 	// Tokens whose ratio is outside [low, high] train nothing; with correction sequence, rollouts whose geometric mean is. none: all train.
@@ -467,7 +467,7 @@ func Default() *File {
 		Runner:    Runner{Kind: "local", Sandbox: "auto"},
 		Reward:    Reward{Compare: "exact", Withhold: []string{}, Command: []string{}},
 		Schedule:  Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
-		OffPolicy: OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "none", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
+		OffPolicy: OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "auto", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
 		Outcomes:  Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
 		Auxiliary: defaultAuxiliary(false),
 		Models:    []FrozenModel{},

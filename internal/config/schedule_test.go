@@ -39,3 +39,24 @@ func TestScheduleKeysAreRefusedOrWarnedOf(t *testing.T) {
 		}
 	}
 }
+
+func TestTheCorrectionFollowsTheSchedule(t *testing.T) {
+	const async = "schedule: {mode: collocated}\n"
+	for name, c := range map[string]struct{ file, want string }{
+		"one policy samples and trains":      {"", "none"},
+		"tokens of older policies":           {async, "token"},
+		"asked for":                          {async + "off_policy: {correction: sequence}", "sequence"},
+		"refused":                            {async + "off_policy: {correction: none}", "none"},
+		"the loss has the sampler's ratio":   {async + "algorithm: {loss: importance_sampling}", "none"},
+		"the reference's numbers":            {async + "compat: [v1]", "none"},
+		"asked for where kernels may differ": {"off_policy: {correction: token}", "token"},
+	} {
+		f, _, err := Parse([]byte(small+c.file), "run.yaml", nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := f.Correction(); got != c.want {
+			t.Errorf("%s: correction %s, want %s", name, got, c.want)
+		}
+	}
+}
