@@ -349,10 +349,3 @@ func idList(list []byte) []int32 {
 	}
 	return out
 }
-
-// valid is json.Valid.
-func valid(data []byte) bool {
-	s := scanner{b: data}
-	s.skip()
-	return s.ended()
-}

@@ -25,12 +25,11 @@ type asynchronous struct {
 // group is one that was asked for and is not trained.
 type group struct {
 	Group
-	number   int
-	version  int64         // of its first token, as far as known
-	rejected bool          // and no refill was left
-	at       time.Duration // when it was asked for
-	took     []time.Duration
-	closed   bool
+	number  int
+	version int64         // of its first token, as far as known
+	at      time.Duration // when it was asked for
+	took    []time.Duration
+	closed  bool
 }
 
 func newAsynchronous(cfg Config, rows rowSource, at State) *asynchronous {
