@@ -185,7 +185,9 @@ func (m *machine) sleeps(seconds float64, evidence string) {
 // What names say.
 var (
 	fileName       = regexp.MustCompile(`[A-Za-z0-9_.-]+\.[A-Za-z]{1,5}\b`)
-	testName       = regexp.MustCompile(`^(test_.*\.\w+|.*_test\.\w+|.*\.(test|spec)\.\w+|conftest\.py|.*tests?\.(java|cs|kt|php))$`)
+	testName       = regexp.MustCompile(`^(test_.*|.*_test)\.[a-z]+$|\.(test|spec)\.[a-z]+$|^conftest\.py$`)
+	testClass      = regexp.MustCompile(`Tests?\.(java|cs|kt|php)$`) // as written: Latest.java is none
+	notTests       = regexp.MustCompile(`\.(json|jsonl|csv|tsv|txt|md|rst|log|html|xml|ya?ml|toml)$|^test_(utils?|utilities|helpers?|support|common|data)\.[a-z]+$`)
 	evaluationName = regexp.MustCompile(`^(hidden|private)[_-]?tests?\b|^test_hidden|^grade(r)?(\.\w+)?$|^(gold|golden|oracle)([_-]?(patch|solution|answer)s?)?\.(patch|diff|json|jsonl|py|txt)$|^(reference|model|official)[_-]solution|^ground[_-]?truth|^answer[_-]?keys?|^rubric`)
 	perhapsName    = regexp.MustCompile(`^(expected([_-]?(output|answer|result)s?)?|answers?|solutions?|scores?|scoring|evaluate|eval|evaluation|run_eval|verifier|verify)\.(json|jsonl|txt|py|sh|ya?ml|csv|patch|diff|out)$`)
 )
@@ -196,7 +198,9 @@ var skipsTests = regexp.MustCompile(`collect_ignore|pytest\.skip|pytest_collecti
 // segments are a path's names, in lower case.
 func segments(p string) []string { return strings.Split(strings.ToLower(p), "/") }
 
-// isTest says whether a path is of a test: by its folder or by its name.
+// isTest says whether a path is of a test: by its folder, or by its name as a
+// runner looks for it. What such a name says of data or helpers is no test
+// outside the tests' folder: src/test_utils.py is part of the product.
 func (m *machine) isTest(p string) bool {
 	if matches(m.o.TestFiles, p) {
 		return true
@@ -221,7 +225,7 @@ func (m *machine) isTest(p string) bool {
 			return true
 		}
 	}
-	return testName.MatchString(base)
+	return (testName.MatchString(base) || testClass.MatchString(path.Base(p))) && !notTests.MatchString(base)
 }
 
 // isEvaluation says how surely a path belongs to the evaluation, from 0.
