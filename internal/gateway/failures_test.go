@@ -71,15 +71,15 @@ func TestUpstreamFails(t *testing.T) {
 		})
 	}
 	t.Run("GW-13 it hangs", func(t *testing.T) {
-		h, u := chatHouse(t, waits(nil), func(o *gateway.Options, _ *book) {
-			o.Samplers[fulgur.EndpointChat] = chat.New(chat.Options{Retry: sampler.Retry{Tries: 3, Backoff: time.Millisecond, Try: 150 * time.Millisecond}}) // less, and a busy machine drops tries unseen
-		})
 		for _, body := range []string{hi, hiStream} {
-			u.hits.Store(0)
+			h, u := chatHouse(t, waits(nil), func(o *gateway.Options, _ *book) {
+				o.Samplers[fulgur.EndpointChat] = chat.New(chat.Options{Retry: sampler.Retry{Tries: 3, Backoff: time.Millisecond, Try: 150 * time.Millisecond}})
+			})
 			got := h.chat(t, agentKey, body)
-			// the SDKs' own tries on top of these would be three times as many
-			if got.status != 504 || got.header.Get("X-Should-Retry") != "false" || u.hits.Load() != 3 {
-				t.Errorf("%d %s %v after %d tries", got.status, got.body, got.header, u.hits.Load())
+			// The SDKs' own tries on top of these would be three times as many. On a busy
+			// machine a try may end before the upstream has seen it.
+			if n := u.hits.Load(); got.status != 504 || got.header.Get("X-Should-Retry") != "false" || n > 3 {
+				t.Errorf("%d %s %v after %d tries", got.status, got.body, got.header, n)
 			}
 			if r := h.last(t); r.HTTPStatus != 504 || r.Fate != fulgur.FateRefused || r.Retries != 2 || r.Error == "" || r.Trainable {
 				t.Errorf("record: %+v", r)
