@@ -42,8 +42,8 @@ type SimWorkload struct {
 
 // SimLogNormal is a log-normal distribution.
 type SimLogNormal struct {
-	Median float64 `json:"median" jsonschema:"minimum=0"`
-	Sigma  float64 `json:"sigma" jsonschema:"minimum=0"`
+	Median float64 `json:"median" jsonschema:"minimum=0,maximum=1e9"`
+	Sigma  float64 `json:"sigma" jsonschema:"minimum=0,maximum=5"` // at 5, one draw in a hundred is 100,000 times the median
 }
 
 // SimLongCalls are calls that sample many times as many tokens.

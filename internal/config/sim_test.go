@@ -32,6 +32,7 @@ func TestParseSim(t *testing.T) {
 		"an unknown name":      {"pause: {then: stop}", `unknown name "stop"`},
 		"an unknown schedule":  {"schedule: {mode: fast}", `unknown name "fast"`},
 		"what base refuses":    {"workload: {preset: none}", "no such preset"},
+		"beyond any memory":    {"workload: {calls: {sigma: 100}}", "want at most 5"},
 		"no text":              {"\xff", "not UTF-8"},
 		"all problems at once": {"steps: 0\nseeds: 0", "seeds: want at least 1"},
 	} {

@@ -60,6 +60,10 @@ type Drawn struct {
 // mostSlow bounds SlowTail's draw.
 const mostSlow = 60
 
+// mostCalls bounds a rollout's calls: a wide distribution draws more than memory
+// has room for.
+const mostCalls = 100_000
+
 // Rollout implements Workload.
 func (d Drawn) Rollout(g schedule.Group, member int) Rollout {
 	row := rng(schedule.Mix(d.Seed, uint64(g.Row)))
@@ -67,7 +71,7 @@ func (d Drawn) Rollout(g schedule.Group, member int) Rollout {
 	r := rng(schedule.Mix(schedule.Mix(d.Seed+1, uint64(g.Epoch)), schedule.Mix(uint64(g.Row), uint64(member))))
 	share := min(max(d.RowShare, 0), 1)
 	z := math.Sqrt(share)*hard + math.Sqrt(1-share)*r.normal()
-	n := max(1, int(math.Round(d.Calls.Median*math.Exp(d.Calls.Sigma*z))))
+	n := int(min(mostCalls, max(1, math.Round(d.Calls.Median*math.Exp(d.Calls.Sigma*z)))))
 	slow := 1.0
 	if d.SlowTail > 0 {
 		slow = min(mostSlow, math.Pow(1-r.uniform(), -1/d.SlowTail))
