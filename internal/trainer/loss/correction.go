@@ -17,7 +17,7 @@ const safety = 20
 // trained policy; the texts are written as its configuration has them.
 type CorrectionConfig struct {
 	Weights          string // "" (none), "token" or "sequence"
-	Threshold        string // "2": weights are cut to it; "0.5_2": weights outside are 0 (IcePop)
+	Threshold        string // "" (no weights), "2": weights are cut to it; "0.5_2": weights outside are 0 (IcePop)
 	Normalize        bool   // divide by the mean weight of the batch
 	Reject           string // "" (none), or statistics with commas: token_k1, seq_sum_k2, seq_mean_k3, seq_max_k3, …
 	RejectThresholds string // one for all or one each: "0.5_2" or "2" (for 1/2 to 2) bounds a k1's ratio, "0.1" another one from above
@@ -46,7 +46,7 @@ func ReferenceCorrection(old, sampled, mask [][]float64, c CorrectionConfig) (Co
 		}
 	}
 	out := Corrected{Mask: mask, Metrics: map[string]float64{}}
-	if c.Weights != "" {
+	if c.Weights != "" && c.Threshold != "" {
 		w, err := importance(d, mask, c, out.Metrics)
 		if err != nil {
 			return Corrected{}, err
@@ -160,9 +160,9 @@ func normalize(level string, w, mask [][]float64, metrics map[string]float64) {
 // reject returns the mask without the tokens, or rows, whose statistic is out of
 // bounds; all options must let a token through.
 func reject(d, mask [][]float64, c CorrectionConfig, metrics map[string]float64) ([][]float64, error) {
-	options, thresholds := names(c.Reject), names(c.RejectThresholds)
-	if len(thresholds) == 0 {
-		return nil, errors.New("rejection needs a threshold")
+	options, thresholds := unique(names(c.Reject)), names(c.RejectThresholds)
+	if len(options) == 0 || len(thresholds) == 0 {
+		return nil, errors.New("rejection needs a statistic and a threshold")
 	}
 	if len(thresholds) == 1 {
 		thresholds = slices.Repeat(thresholds, len(options))
@@ -175,9 +175,6 @@ func reject(d, mask [][]float64, c CorrectionConfig, metrics map[string]float64)
 		kept[i] = slices.Clone(mask[i])
 	}
 	for k, option := range options {
-		if slices.Contains(options[:k], option) {
-			continue
-		}
 		s, err := newStatistic(option, thresholds[k])
 		if err != nil {
 			return nil, err
@@ -214,6 +211,16 @@ func names(text string) (out []string) {
 	return out
 }
 
+// unique leaves the first of equal texts.
+func unique(texts []string) (out []string) {
+	for _, t := range texts {
+		if !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
 // statistic is a measure of how far the two policies are apart, with its bounds.
 type statistic struct {
 	name, over, kind string // over: token, seq_sum, seq_mean, seq_max
@@ -234,10 +241,14 @@ func newStatistic(name, threshold string) (statistic, error) {
 	switch {
 	case err != nil:
 		return s, err
-	case s.kind == "k1" && both:
-		s.low, s.high = math.Log(low), math.Log(high)
 	case s.kind == "k1":
-		s.low, s.high = math.Log(1/high), math.Log(high)
+		if !both {
+			low = 1 / high
+		}
+		if low > high {
+			return s, fmt.Errorf("threshold %q of %s: the lower bound %g is above the upper one", threshold, name, low)
+		}
+		s.low, s.high = math.Log(low), math.Log(high)
 	case both:
 		return s, fmt.Errorf("%s is bounded from above only, threshold %q has two", name, threshold)
 	default:

@@ -1,6 +1,7 @@
 package loss
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -25,13 +26,19 @@ func text(raw json.RawMessage) string {
 	return ""
 }
 
+// config reads the settings; what is absent has the reference's default.
 func (c correctionConfigIn) config() CorrectionConfig {
-	out := CorrectionConfig{Threshold: text(c.Threshold), Normalize: c.Normalize, RejectThresholds: text(c.RsThreshold)}
+	out := CorrectionConfig{Threshold: "2", Normalize: c.Normalize, RejectThresholds: text(c.RsThreshold)}
+	if c.Threshold != nil {
+		if out.Threshold = text(c.Threshold); string(c.Threshold) == `""` {
+			out.Threshold = " " // no number, and not absent
+		}
+	}
 	if c.Is != nil {
-		out.Weights = *c.Is
+		out.Weights = cmp.Or(*c.Is, " ")
 	}
 	if c.Rs != nil {
-		out.Reject = *c.Rs
+		out.Reject = cmp.Or(*c.Rs, " ")
 	}
 	return out
 }
@@ -68,7 +75,7 @@ func TestGoldenCorrections(t *testing.T) {
 				b := Batch{LogProbs: goldentest.Floats(in.LogProbs), Old: goldentest.Floats(in.Sampled),
 					Advantages: goldentest.Floats(in.Advantages), Mask: goldentest.Floats(in.Mask)}
 				cfg := Config{Clip: in.Config.clip(), Aggregate: in.Aggregate, Global: in.Config.Global.global()}
-				r, err := Bypass(b, cfg, in.Config.Correction.LossType, in.Config.Correction.config())
+				r, err := Bypass(b, cfg, cmp.Or(in.Config.Correction.LossType, "ppo_clip"), in.Config.Correction.config())
 				if (err != nil) != (out.Error != nil) {
 					t.Fatalf("error %v, want one: %v", err, out.Error != nil)
 				}

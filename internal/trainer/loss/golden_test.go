@@ -1,6 +1,7 @@
 package loss
 
 import (
+	"cmp"
 	"math"
 	"testing"
 
@@ -151,15 +152,25 @@ func TestGoldenLosses(t *testing.T) {
 				goldenAggregate(t, in, out, tol)
 			case in.Penalty != "":
 				value, grad, err := KL(in.Penalty, list(in.LogProbs), floats(in.Ref))
+				if (err != nil) != (out.Error != nil) {
+					t.Fatalf("error %v, want one: %v", err, out.Error != nil)
+				}
 				if err != nil {
-					t.Fatal(err)
+					return
 				}
 				tol.Rows(t, "kl", [][]float64{value}, [][]float64{floats(out.KL)})
 				tol.Rows(t, "grad", [][]float64{grad}, [][]float64{floats(out.GradOfSum)})
 			case in.Logits != nil:
 				goldenEntropy(t, in, out, tol)
 			case in.ClipValue != nil:
-				loss, grad, clipped := Value(goldentest.Floats(in.Values), goldentest.Floats(in.OldValues), goldentest.Floats(in.Returns), goldentest.Floats(in.Mask), *in.ClipValue)
+				loss, grad, clipped, err := Value(goldentest.Floats(in.Values), goldentest.Floats(in.OldValues), goldentest.Floats(in.Returns), goldentest.Floats(in.Mask), *in.ClipValue,
+					cmp.Or(in.Aggregate, "token-mean"), in.Global.global())
+				if (err != nil) != (out.Error != nil) {
+					t.Fatalf("error %v, want one: %v", err, out.Error != nil)
+				}
+				if err != nil {
+					return
+				}
 				tol.Rows(t, "loss", [][]float64{{loss, clipped}}, [][]float64{{float64(out.Loss), float64(out.Clipped)}})
 				tol.Rows(t, "grad", grad, table(out.Grad))
 			default:
@@ -200,41 +211,42 @@ func goldenPolicy(t *testing.T, in lossIn, out lossOut, tol goldentest.Bounds) {
 }
 
 func goldenAggregate(t *testing.T, in lossIn, out lossOut, tol goldentest.Bounds) {
-	coef, err := Coefficients(in.Aggregate, goldentest.Floats(in.MatrixMask), in.Global.global())
+	loss, coef, err := Aggregate(in.Aggregate, goldentest.Floats(in.Matrix), goldentest.Floats(in.MatrixMask), in.Global.global())
 	if (err != nil) != (out.Error != nil) {
 		t.Fatalf("error %v, want one: %v", err, out.Error != nil)
 	}
 	if err != nil {
 		return
 	}
-	loss := 0.0
-	for i, row := range in.Matrix {
-		for j, x := range row {
-			loss += coef[i][j] * float64(x)
-		}
-	}
 	tol.Rows(t, "loss", [][]float64{{loss}}, [][]float64{{float64(out.Loss)}})
 	tol.Rows(t, "grad", coef, table(out.Grad))
 }
 
 func goldenEntropy(t *testing.T, in lossIn, out lossOut, tol goldentest.Bounds) {
-	coef, err := Coefficients(in.Aggregate, goldentest.Floats(in.Mask), Global{})
-	if err != nil {
-		t.Fatal(err)
+	entropies := make([][]float64, len(in.Logits))
+	_, coef, err := Aggregate(in.Aggregate, entropies, goldentest.Floats(in.Mask), in.Global.global())
+	if (err != nil) != (out.Error != nil) {
+		t.Fatalf("error %v, want one: %v", err, out.Error != nil)
 	}
-	loss := 0.0
+	if err != nil {
+		return
+	}
 	grads := out.Grad.([]any)
 	for i, row := range in.Logits {
 		want := table(grads[i])
 		for j, logits := range row {
 			h, grad := Entropy(floats(logits))
 			tol.Rows(t, "entropy", [][]float64{{h}}, [][]float64{{float64(out.Entropy[i][j])}})
-			loss += coef[i][j] * h
+			entropies[i] = append(entropies[i], h)
 			for k := range grad {
 				grad[k] *= coef[i][j]
 			}
 			tol.Rows(t, "grad", [][]float64{grad}, [][]float64{want[j]})
 		}
+	}
+	loss, _, err := Aggregate(in.Aggregate, entropies, goldentest.Floats(in.Mask), in.Global.global())
+	if err != nil {
+		t.Fatal(err)
 	}
 	tol.Rows(t, "loss", [][]float64{{loss}}, [][]float64{{float64(out.Loss)}})
 }
@@ -278,9 +290,15 @@ func TestGoldenRolloutLosses(t *testing.T) {
 				tol.Rows(t, "weights", b.Advantages, goldentest.Floats(out.Weights))
 			}
 			cfg := Config{Mode: "vanilla", Clip: in.Config.clip(), Aggregate: "token-sum", Global: Global{Ranks: in.Config.Ranks}}
+			if in.AdvantageDtype == "bfloat16" {
+				cfg.Round = bfloat16
+			}
 			r, err := Reference(b, cfg)
+			if (err != nil) != (out.Error != nil) {
+				t.Fatalf("error %v, want one: %v", err, out.Error != nil)
+			}
 			if err != nil {
-				t.Fatal(err)
+				return
 			}
 			tol.Rows(t, "loss", [][]float64{{r.Loss}}, [][]float64{{float64(out.Loss)}})
 			tol.Rows(t, "grad", r.Grad, table(out.Grad))

@@ -207,7 +207,7 @@ func (s Spec) term(logp, d, advantage, mean float64) (Term, error) {
 		if c.Dual == 0 {
 			c.Dual = 3
 		}
-		x := vanilla(d, advantage, c)
+		x := vanilla(d, advantage, c, nil)
 		return Term{Loss: x.loss, Grad: x.grad, Clipped: x.clipped != 0 || x.lower != 0}, nil
 	}
 	d = clamp(d, -safety, safety)

@@ -1,7 +1,7 @@
 package loss
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -25,6 +25,9 @@ type Config struct {
 	CovRatio        float64 // kl_cov, clip_cov: share of the tokens that are picked
 	KLCoef          float64 // kl_cov
 	CovLow, CovHigh float64 // clip_cov: covariances that may be picked
+	// Round is applied to the dual bound, to reproduce the type of the advantages
+	// where it is narrower than that of the log probs; nil: float64.
+	Round func(float64) float64
 	// Pick orders n eligible tokens for clip_cov, which picks at random; nil: in order.
 	Pick func(n int) []int
 }
@@ -45,6 +48,12 @@ type cell struct{ loss, grad, clipped, lower float64 }
 // so that a NaN there becomes a NaN of the gradient. It is what compat: v1 and
 // tests are held to; engines sum PerToken over trained tokens.
 func Reference(b Batch, c Config) (Result, error) {
+	switch {
+	case c.Mode == "vanilla" && !(c.Clip.Dual > 1):
+		return Result{}, fmt.Errorf("the dual clip is at %g times the advantage: want more than 1", c.Clip.Dual)
+	case c.Mode == "dro" && !(c.Beta > 0):
+		return Result{}, fmt.Errorf("the loss dro has the beta %g: want more than 0", c.Beta)
+	}
 	if c.Mode == "geo_mean" {
 		return geoMean(b, c), nil
 	}
@@ -55,26 +64,27 @@ func Reference(b Batch, c Config) (Result, error) {
 	if c.Mode == "gspo" || c.Mode == "sapo" {
 		c.Aggregate = "seq-mean-token-mean"
 	}
-	coef, err := Coefficients(c.Aggregate, b.Mask, c.Global)
+	losses := pick(cells, func(x cell) float64 { return x.loss })
+	if b.Importance != nil {
+		for i, row := range losses {
+			for j := range row {
+				row[j] *= b.Importance[i][j]
+			}
+		}
+	}
+	loss, coef, err := Aggregate(c.Aggregate, losses, b.Mask, c.Global)
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Grad: make([][]float64, len(cells)), Metrics: map[string]float64{}}
+	r := Result{Loss: loss, Grad: make([][]float64, len(cells)), Metrics: map[string]float64{}}
 	for i, row := range cells {
 		r.Grad[i] = make([]float64, len(row))
 		for j, x := range row {
-			w := coef[i][j]
+			r.Grad[i][j] = coef[i][j] * x.grad
 			if b.Importance != nil {
-				w *= b.Importance[i][j]
+				r.Grad[i][j] *= b.Importance[i][j]
 			}
-			if b.Mask[i][j] != 0 {
-				r.Loss += w * x.loss
-			}
-			r.Grad[i][j] = w * x.grad
 		}
-	}
-	if !slices.ContainsFunc(b.Mask, func(m []float64) bool { return sum(m) > 0 }) {
-		r.Loss = coefficientOfNothing(c.Aggregate, c.Global)
 	}
 	if c.Mode != "gpg" {
 		r.Metrics["actor/ppo_kl"] = maskedMean(kl, b.Mask)
@@ -86,15 +96,6 @@ func Reference(b Batch, c Config) (Result, error) {
 		}
 	}
 	return r, nil
-}
-
-// coefficientOfNothing is the loss of a batch without a trained token: 0/0 where
-// it is divided by a local count.
-func coefficientOfNothing(aggregate string, g Global) float64 {
-	if aggregate == "token-sum" || aggregate == "token-mean" && g.Tokens != nil || aggregate != "token-mean" && g.Sequences != nil {
-		return 0
-	}
-	return math.NaN()
 }
 
 func sum(x []float64) (s float64) {
@@ -149,15 +150,16 @@ func tokens(b Batch, c Config) (cells [][]cell, kl [][]float64, err error) {
 			x := &cells[i][j]
 			switch c.Mode {
 			case "vanilla":
-				*x = vanilla(d, a, c.Clip)
+				*x = vanilla(d, a, c.Clip, c.Round)
 			case "gspo":
 				kl[i][j] = -d
-				*x = gspo(sequence, a, c.Clip)
+				*x = gspo(sequence+(logp-logp), a, c.Clip) // an infinite log prob is a NaN there
 			case "cispo":
 				q := math.Exp(clamp(d, -20, 20))
 				k := clamp(q, 1-c.Clip.Low, 1+c.Clip.High)
 				*x = cell{loss: -k * a * logp, grad: -k * a, clipped: is(q != k)}
 			case "gpg", "reinforce":
+				kl[i][j] = -d
 				*x = cell{loss: -a * logp, grad: -a}
 			case "dro":
 				kl[i][j] = -d
@@ -174,10 +176,11 @@ func tokens(b Batch, c Config) (cells [][]cell, kl [][]float64, err error) {
 					x.grad += c.KLCoef * sign(d)
 				}
 			case "clip_cov":
-				*x = vanilla(d, a, Clip{Low: c.Clip.Low, High: c.Clip.High, Dual: math.Inf(1)})
+				kl[i][j] = -d
+				*x = clipped(d, a, c.Clip)
 				x.clipped = 0
 				if chosen[[2]int{i, j}] {
-					*x = cell{clipped: 1}
+					*x = cell{loss: 0 * x.loss, grad: 0 * x.grad, clipped: 1}
 				}
 			default:
 				return nil, nil, fmt.Errorf("no loss %q", c.Mode)
@@ -211,18 +214,33 @@ func exp(d float64) float64 {
 
 // vanilla is clipped PPO with a dual clip; the log ratio is clamped to ±20, and
 // beyond it, or at a NaN, no gradient passes.
-func vanilla(d, a float64, c Clip) cell {
+func vanilla(d, a float64, c Clip, round func(float64) float64) cell {
 	q := exp(clamp(d, -20, 20))
 	free, bound := -a*q, -a*clamp(q, 1-c.Low, 1+c.High)
 	x := cell{loss: max(free, bound), clipped: is(bound > free)}
-	capped := a < 0 && x.loss > -a*c.Dual
+	most := -a * c.Dual
+	if round != nil {
+		most = round(most)
+	}
+	capped := a < 0 && x.loss > most
 	if capped {
-		x.loss, x.lower = -a*c.Dual, 1
+		x.loss, x.lower = most, 1
 	}
 	switch {
 	case !(math.Abs(d) <= 20):
 	case math.IsNaN(a) || free >= bound && !capped:
 		x.grad = -a * q
+	}
+	return x
+}
+
+// clipped is clipped PPO without a dual clip or a bound of the log ratio.
+func clipped(d, a float64, c Clip) cell {
+	q := exp(d)
+	free, bound := -a*q, -a*clamp(q, 1-c.Low, 1+c.High)
+	x := cell{loss: max(free, bound), clipped: is(bound > free)}
+	if x.grad = free; free < bound {
+		x.grad = 0 * free // NaN where the ratio is infinite
 	}
 	return x
 }
@@ -233,7 +251,7 @@ func gspo(s, a float64, c Clip) cell {
 	q := math.Exp(min(s, 10))
 	free, bound := -a*q, -a*clamp(q, 1-c.Low, 1+c.High)
 	x := cell{loss: max(free, bound), clipped: is(bound > free)}
-	if free >= bound && s <= 10 || math.IsNaN(free) {
+	if s <= 10 && !(free < bound) { // no gradient passes at a NaN of s
 		x.grad = free
 	}
 	return x
@@ -251,12 +269,12 @@ func dppo(mode string, logp, old, a float64, c Clip) cell {
 		keep = p-was >= -c.Low
 	default:
 		const tiny = 1e-8
-		kl := was*math.Log((was+tiny)/(p+tiny)) + (1-was)*math.Log((1-was+tiny)/(1-p+tiny))
+		kl := was*(old-logp) + (1-was)*math.Log((1-was+tiny)/(1-p+tiny))
 		keep = a > 0 && (kl <= c.High || p <= was) || a <= 0 && (kl <= c.Low || p >= was)
 	}
 	q := math.Exp(clamp(logp-old, -20, 20))
 	w := min(q, c.Dual) * is(keep)
-	return cell{loss: -a * w * logp, grad: -a * w, clipped: is(!keep)}
+	return cell{loss: -a * w * logp, grad: -a * w, clipped: is(!keep), lower: is(keep && q > c.Dual)}
 }
 
 // sapo has a soft gate in place of the clip; temperatures 1 and 1.05.
@@ -283,8 +301,9 @@ func geoMean(b Batch, c Config) Result {
 	for i, row := range b.LogProbs {
 		n := len(row)
 		r.Grad[i], kl[i], up[i], down[i] = make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
-		t := sum(b.Mask[i]) + 1e-8
+		t := max(sum(b.Mask[i]), 1e-8) // counted in float32, where the 1e-8 that is added is lost
 		log, mean, importance := 0.0, 0.0, 0.0
+		free := make([]bool, n) // of the clip; where it holds no gradient passes, not even a NaN
 		for j, logp := range row {
 			d, a, m := logp-b.Old[i][j], b.Advantages[i][j], b.Mask[i][j]
 			s, cut := sign(a), clamp(d, -c.Clip.Low, c.Clip.High)
@@ -295,15 +314,15 @@ func geoMean(b Batch, c Config) Result {
 				importance += math.Log(b.Importance[i][j]+1e-10) * m / t
 			}
 			kl[i][j], up[i][j], down[i][j] = -d, is(d != cut && a > 0), is(d != cut && a < 0)
-			r.Grad[i][j] = is(s*d <= s*cut) * m / t
-			if math.IsNaN(d) {
-				r.Grad[i][j] = d
-			}
+			r.Grad[i][j] = s * s * m / t
+			free[j] = !(s*d > s*cut)
 		}
 		l := -mean * math.Exp(log) * math.Exp(importance)
 		r.Loss += l / rows
 		for j := range r.Grad[i] {
-			r.Grad[i][j] *= l / rows
+			if r.Grad[i][j] *= l / rows; !free[j] {
+				r.Grad[i][j] = 0
+			}
 		}
 	}
 	r.Metrics["actor/ppo_kl"] = maskedMean(kl, b.Mask)
@@ -315,7 +334,7 @@ func geoMean(b Batch, c Config) Result {
 // covariant picks the tokens whose advantage and log prob move together most
 // (kl_cov), or some of those within bounds (clip_cov).
 func covariant(b Batch, c Config) map[[2]int]bool {
-	meanA, meanLog, n := maskedMean(b.Advantages, b.Mask), maskedMean(b.LogProbs, b.Mask), 0
+	meanA, meanLog, n := mean(b.Advantages, b.Mask), mean(b.LogProbs, b.Mask), 0
 	type token struct {
 		at  [2]int
 		cov float64
@@ -329,7 +348,7 @@ func covariant(b Batch, c Config) map[[2]int]bool {
 			n++
 			t := token{[2]int{i, j}, (b.Advantages[i][j] - meanA) * (b.LogProbs[i][j] - meanLog)}
 			if c.Mode == "clip_cov" {
-				x := vanilla(b.LogProbs[i][j]-b.Old[i][j], b.Advantages[i][j], Clip{c.Clip.Low, c.Clip.High, math.Inf(1)})
+				x := clipped(b.LogProbs[i][j]-b.Old[i][j], b.Advantages[i][j], c.Clip)
 				if x.clipped != 0 || !(t.cov > c.CovLow && t.cov < c.CovHigh) {
 					continue
 				}
@@ -338,7 +357,7 @@ func covariant(b Batch, c Config) map[[2]int]bool {
 		}
 	}
 	if c.Mode == "kl_cov" {
-		slices.SortStableFunc(all, func(x, y token) int { return int(sign(y.cov - x.cov)) })
+		slices.SortStableFunc(all, func(x, y token) int { return -cmp.Compare(x.cov, y.cov) })
 	} else if c.Pick != nil {
 		shuffled := make([]token, len(all))
 		for i, k := range c.Pick(len(all)) {
@@ -352,74 +371,6 @@ func covariant(b Batch, c Config) map[[2]int]bool {
 		chosen[t.at] = true
 	}
 	return chosen
-}
-
-// Global are the totals of a step of which a batch is a part.
-type Global struct {
-	Ranks     int      // dp_size; 0: 1
-	Tokens    *float64 // trained tokens of the step; nil: those of the batch
-	Sequences *float64 // of the step; nil: rows of the batch with a token
-	Scale     *float64 // loss_scale_factor; nil: the padded width
-}
-
-// Coefficients returns what each token's loss is multiplied by before the plain
-// sum: token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean or
-// seq-mean-token-sum-norm.
-func Coefficients(aggregate string, mask [][]float64, g Global) ([][]float64, error) {
-	ranks := float64(max(g.Ranks, 1))
-	n, sequences, width := 0.0, 0.0, 0
-	for _, row := range mask {
-		t := sum(row)
-		n += t
-		sequences += is(t > 0)
-		width = max(width, len(row))
-	}
-	total := g.Sequences
-	switch {
-	case aggregate == "token-mean":
-		total = g.Tokens
-	case aggregate == "token-sum":
-		total = new(float64)
-	}
-	if ranks > 1 && total == nil {
-		return nil, errors.New("a loss over several ranks needs the totals of the step")
-	}
-	if g.Tokens != nil {
-		n = *g.Tokens
-	}
-	if g.Sequences != nil {
-		sequences = *g.Sequences
-	}
-	scale := float64(width)
-	if g.Scale != nil {
-		scale = *g.Scale
-	}
-	out := make([][]float64, len(mask))
-	for i, row := range mask {
-		t := sum(row)
-		var x float64
-		switch aggregate {
-		case "token-mean":
-			x = ranks / n
-		case "token-sum":
-			x = ranks
-		case "seq-mean-token-sum":
-			x = ranks / sequences
-		case "seq-mean-token-mean":
-			x = ranks / sequences / max(t, 1)
-		case "seq-mean-token-sum-norm":
-			x = ranks / sequences / scale
-		default:
-			return nil, fmt.Errorf("no aggregation %q", aggregate)
-		}
-		out[i] = make([]float64, len(row))
-		for j, m := range row {
-			if out[i][j] = 0; m != 0 {
-				out[i][j] = x * m
-			}
-		}
-	}
-	return out, nil
 }
 
 // RolloutWeights divides advantages by max(1, T·rows), T the trained tokens of a
@@ -478,7 +429,7 @@ func KLOf(name string, logp, ref float64) (value, grad float64, err error) {
 		return 0, 0, fmt.Errorf("no KL estimate %q", name)
 	}
 	if straight {
-		grad = d
+		value, grad = value+d*d/2-d*d/2, d // as it is computed there: NaN where it overflows
 	}
 	return value, grad, nil
 }
