@@ -115,6 +115,9 @@ func (f *flow) sample(ctx context.Context) *ending {
 	for {
 		again, err := f.round(ctx, out)
 		if out.err = err; !again {
+			if f.flight != nil && !out.aborted {
+				f.g.gates.answered(f.flight)
+			}
 			return out
 		}
 		f.g.gates.suspend(f.flight)

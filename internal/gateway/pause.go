@@ -79,6 +79,7 @@ type flight struct {
 	gate  *gate
 	abort func(error)
 	cut   bool // a drain has cut it off
+	whole bool // it has its answer, and is being recorded
 }
 
 func newGate(run fulgur.RunID) *gate {
@@ -200,6 +201,17 @@ func (s *gates) suspend(f *flight) {
 		f.gate.aborted--
 		f.gate.suspended++
 	}
+}
+
+// answered notes that a flight has ended by itself: it only is to be recorded,
+// and a cut that came meanwhile took nothing from it.
+func (s *gates) answered(f *flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.cut {
+		f.gate.aborted--
+	}
+	f.cut, f.whole = false, true
 }
 
 func (g *gate) stateLocked() fulgur.Pause {
@@ -391,7 +403,7 @@ func (s *gates) cut(g *gate, cause error) {
 	var list []*flight
 	for f := range g.inflight {
 		list = append(list, f)
-		if !f.cut {
+		if !f.cut && !f.whole {
 			f.cut = true
 			g.aborted++
 		}

@@ -92,6 +92,32 @@ func TestADrainHasALimit(t *testing.T) {
 	})
 }
 
+// Calls that have their answers when the limit of a drain comes, or get them as
+// they are cut off, are not counted as aborted.
+func TestAWholeAnswerIsNotAborted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(Options{})
+		for _, answer := range []time.Duration{50 * time.Millisecond, 101 * time.Millisecond} {
+			go func() {
+				f, err := g.gates.enter(t.Context(), "run", time.Hour, func() {}, func(error) {}) // the cut comes too late for it
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(answer)
+				g.gates.answered(f)
+				time.Sleep(100 * time.Millisecond) // the record is written
+				g.gates.leave(f)
+			}()
+		}
+		synctest.Wait()
+		p, err := g.PauseCalls(t.Context(), "run", fulgur.PauseRequest{Owner: "me", Drain: 100 * time.Millisecond, Partial: true})
+		if err != nil || p.InFlight != 0 || p.Aborted != 0 || p.Suspended != 0 {
+			t.Errorf("%+v %v", p, err)
+		}
+	})
+}
+
 func TestALeaseEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Options{})
