@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -104,7 +105,7 @@ func (t *trainer) open(ctx context.Context) error {
 			return err
 		}
 		if err := o.Engine.Load(ctx, path); err != nil {
-			return err
+			return fulgur.E(fulgur.KindOf(err), "resume from "+path, "the checkpoint can't be loaded; remove that folder to resume from the one before it: "+fulgur.PublicMessage(err), err)
 		}
 		t.state, t.saved, t.final = state, state.Cursor.Step, path
 	}
@@ -186,7 +187,22 @@ func (t *trainer) openFiles(now time.Time) error {
 		return fail(err)
 	}
 	t.sinks = append(append(t.sinks, t.own...), t.o.Sinks...)
+	t.lookAtFiles(keep, map[string]*metrics.Lines{"metrics.jsonl": lines, "rollouts.jsonl": t.rollouts})
 	return nil
+}
+
+// lookAtFiles warns of what a resumed run's folder has lost: reports and ledgers
+// are made from these files, and what is missing there would look like nothing.
+func (t *trainer) lookAtFiles(keep int64, files map[string]*metrics.Lines) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		f := files[name]
+		switch {
+		case t.saved < 0 && t.o.Resume && f.Cut > 0:
+			t.warn(0, "lost_files", "no checkpoint is left: the run begins again, and what %s held is dropped", name)
+		case t.saved >= 0 && keep > 0 && f.Last < keep:
+			t.warn(t.state.Cursor.Step, "lost_files", "%s ends at step %d of %d: reports and `fulgur rollouts spent` lack the steps between", name, max(f.Last, 0), keep)
+		}
+	}
 }
 
 func (t *trainer) closeFiles() {

@@ -247,3 +247,48 @@ func TestResumeRefusesWhatDoesNotFit(t *testing.T) {
 		})
 	}
 }
+
+// A run folder of which something was deleted goes on, and says what is missing.
+func TestResumeOfHalfAFolder(t *testing.T) {
+	for name, c := range map[string]struct {
+		remove string
+		want   []string
+	}{
+		"whole":          {"", nil},
+		"no metrics":     {"metrics.jsonl", []string{"metrics.jsonl ends at step 0 of 3"}},
+		"no rollouts":    {"rollouts.jsonl", []string{"rollouts.jsonl ends at step 0 of 3"}},
+		"no checkpoints": {"checkpoints", []string{"what metrics.jsonl held is dropped", "what rollouts.jsonl held is dropped"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			st := openStore(t, dir)
+			var said []string
+			for _, steps := range []int64{3, 4} {
+				e := newBigram(vocab)
+				o := options(dir, st, e)
+				o.Resume, o.Steps = true, steps
+				o.Observer = func(ev Event) {
+					if w, ok := ev.(Warning); ok && w.Code == "lost_files" {
+						said = append(said, w.Message)
+					}
+				}
+				if _, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 2}); err != nil {
+					t.Fatal(err)
+				}
+				if steps == 3 && c.remove != "" {
+					if err := os.RemoveAll(filepath.Join(dir, c.remove)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if len(said) != len(c.want) {
+				t.Fatalf("said %q, want %q", said, c.want)
+			}
+			for i, w := range c.want {
+				if !strings.Contains(said[i], w) {
+					t.Errorf("said %q, want %q", said[i], w)
+				}
+			}
+		})
+	}
+}

@@ -55,7 +55,13 @@ func (m Multi) Close() error {
 
 // Lines is a file of JSON objects, one a line, each with a "step". Lines of one
 // step are written together.
-type Lines struct{ f *os.File }
+type Lines struct {
+	f *os.File
+	// Last is the step of the last line that was kept; -1: none.
+	Last int64
+	// Cut is how many bytes were cut off.
+	Cut int64
+}
 
 // OpenLines opens or creates a file and cuts off what lies behind step keep: all
 // lines from the first one whose step is larger, or that is broken. keep < 0
@@ -65,7 +71,11 @@ func OpenLines(path string, keep int64) (*Lines, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
-	end, err := keptLines(f, keep)
+	end, last, err := keptLines(f, keep)
+	var was int64
+	if err == nil {
+		was, err = f.Seek(0, io.SeekEnd)
+	}
 	if err == nil {
 		err = f.Truncate(end)
 	}
@@ -76,28 +86,29 @@ func OpenLines(path string, keep int64) (*Lines, error) {
 		f.Close()
 		return nil, fmt.Errorf("cutting %s back to step %d: %w", path, keep, err)
 	}
-	return &Lines{f}, nil
+	return &Lines{f, last, was - end}, nil
 }
 
-func keptLines(r io.Reader, keep int64) (end int64, err error) {
+func keptLines(r io.Reader, keep int64) (end, last int64, err error) {
+	last = -1
 	in := bufio.NewReaderSize(r, 1<<16)
 	for keep >= 0 {
 		line, err := in.ReadBytes('\n')
 		if err == io.EOF {
-			return end, nil // a line without its newline was cut off by a crash
+			return end, last, nil // a line without its newline was cut off by a crash
 		}
 		if err != nil {
-			return 0, err
+			return 0, last, err
 		}
 		var head struct {
 			Step *int64 `json:"step"`
 		}
 		if json.Unmarshal(line, &head) != nil || head.Step == nil || *head.Step > keep {
-			return end, nil
+			return end, last, nil
 		}
-		end += int64(len(line))
+		end, last = end+int64(len(line)), *head.Step
 	}
-	return end, nil
+	return end, last, nil
 }
 
 // Append writes the values, each as one line, in one write.
