@@ -331,7 +331,11 @@ func (a *app) printComparison(r comparison) error {
 	}
 	if r.Verdict == "" {
 		_, err := fmt.Fprintf(a.Stdout, "no verdict: %s\n", strings.Join(r.Refused, ", "))
-		if err == nil && slices.ContainsFunc(r.Refused, func(s string) bool { return s == "filtering" || s == "grouping" || s == "loss" }) {
+		switch varied := slices.ContainsFunc(r.Refused, func(s string) bool { return s == "filtering" || s == "grouping" || s == "loss" }); {
+		case err != nil:
+		case slices.Contains(r.Refused, "evaluation"):
+			a.say("--vary can't help: two runs are compared on the same data, measured in the same way")
+		case varied:
 			a.say("if that is what the comparison is about, name it with --vary")
 		}
 		return err

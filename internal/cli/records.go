@@ -45,7 +45,7 @@ func openRecords(ctx context.Context, dir runDir) (records, error) {
 		if dir.readJSON("origin.json", &from) == nil && from.Server != "" {
 			return nil, notFound("open the record of "+string(dir), fmt.Sprintf("its server has it: --server %s --run %s, and its --key", from.Server, from.Run))
 		}
-		return nil, notFound("open the record of "+string(dir), "this run keeps no record here: ask its server with --server")
+		return nil, notFound("open the record of "+string(dir), "it has no store.db: put it back from a backup, or, where the run was trained with a server, ask that with --server")
 	}
 	return openStore(ctx, "sqlite:"+dir.store(), "", false)
 }

@@ -27,6 +27,14 @@ func (f *recordFlags) register(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&f.key, "key", "", "the server's key")
 }
 
+// runByFlag is for commands without arguments: most others take the run as one.
+func runByFlag(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("name the run by a flag: %s --run %s", c.CommandPath(), args[0])
+	}
+	return nil
+}
+
 // record is an opened record.
 type record struct {
 	records
@@ -89,7 +97,7 @@ func (a *app) rolloutsCommand() *cobra.Command {
 	var limit int
 	var before string
 	list := &cobra.Command{
-		Use: "list", Short: "one line a rollout: state, reward, why it ended", Args: cobra.NoArgs,
+		Use: "list", Short: "one line a rollout: state, reward, why it ended", Args: runByFlag,
 		Example: `  fulgur rollouts list --limit 20
   fulgur rollouts list --run runs/demo --state failed
   fulgur rollouts list --before train-0-17-3-…            # the 100 older than that one
@@ -107,7 +115,7 @@ func (a *app) rolloutsCommand() *cobra.Command {
 		RunE:    func(c *cobra.Command, args []string) error { return a.showRollout(c, f, fulgur.RolloutID(args[0])) },
 	}
 	tail := &cobra.Command{
-		Use: "tail", Short: "one line whenever a rollout starts, ends or gets its reward, until stopped", Args: cobra.NoArgs,
+		Use: "tail", Short: "one line whenever a rollout starts, ends or gets its reward, until stopped", Args: runByFlag,
 		Example: `  fulgur rollouts tail --run runs/demo
   fulgur rollouts tail --server http://127.0.0.1:8080 --key KEY --json`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.tailRollouts(c, f) },

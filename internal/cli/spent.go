@@ -13,7 +13,7 @@ import (
 
 func (a *app) spentCommand(f *recordFlags) *cobra.Command {
 	return &cobra.Command{
-		Use: "spent", Short: "what sampled tokens and agent seconds went to: trained, or lost to which cause", Args: cobra.NoArgs,
+		Use: "spent", Short: "what sampled tokens and agent seconds went to: trained, or lost to which cause", Args: runByFlag,
 		Long: `A ledger of a run's training rollouts: the tokens that agents sampled and the seconds
 that they took, by what became of them. "trained" is what took part in an update; the
 rest is lost, by cause: groups with equal rewards (no advantage), masked rollouts, calls

@@ -20,7 +20,7 @@ import (
 func resumeServer(dir runDir, asked, file string) (string, error) {
 	var from origin
 	if err := dir.readJSON("origin.json", &from); err != nil {
-		return "", fmt.Errorf("reading where the run came from: %w", err)
+		return "", fulgur.E(fulgur.KindInvalid, "resume "+string(dir), "its origin.json, which says where the run was begun, is missing or broken: put it back, or train again", err)
 	}
 	_, err := os.Stat(dir.store())
 	here := err == nil
@@ -36,7 +36,7 @@ func resumeServer(dir runDir, asked, file string) (string, error) {
 	}
 	if _, _, err := trainer.Last(string(dir)); !here && err == nil {
 		return "", usageErr(fulgur.E(fulgur.KindConflict, "resume "+string(dir),
-			"it has checkpoints, but no record in its folder: it was trained with a server; name that with --server URL --key KEY", nil))
+			"it has checkpoints, but no store.db in its folder: put that back from a backup, or, where the run was trained with a server, name it with --server URL --key KEY", nil))
 	}
 	return "", nil
 }

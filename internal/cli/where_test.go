@@ -50,7 +50,7 @@ func TestRunKeepsItsServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, dir, nil, "resume", "tiny", "--steps", "4").ends(time.Minute, exitUsage, "it was trained with a server")
+	start(t, dir, nil, "resume", "tiny", "--steps", "4").ends(time.Minute, exitUsage, "was trained with a server")
 
 	// And the other way round.
 	alone := tinyDir(t)
