@@ -168,7 +168,7 @@ func (w *v1Weighed) estimate(rows []v1Row, kept, order []int, c v1Config) error 
 		b.Rewards, b.Mask, b.Index = append(b.Rewards, rewards), append(b.Mask, w.mask[k]), append(b.Index, r.group)
 	}
 	round := advantage.Rounding(c.estimator)
-	values, _, err := advantage.Reference(b, advantage.Config{Estimator: c.estimator, Std: c.std, Gamma: c.gamma, Round: round})
+	values, _, err := advantage.Reference(b, advantage.Config{Estimator: c.estimator, Std: c.std, Gamma: c.gamma, Round: advantage.BFloat16})
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,11 @@ func Reference(b Batch, c Config) (advantages, returns [][]float64, err error) {
 		c.Round = func(x float64) float64 { return x }
 	}
 	if rowValue := perRow(c.Estimator); rowValue != nil {
-		values, err := rowValue(rowSums(b.Rewards), b, c)
+		s := rowSums(b.Rewards)
+		for i := range s {
+			s[i] = c.Round(s[i])
+		}
+		values, err := rowValue(s, b, c)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -55,7 +59,7 @@ func Reference(b Batch, c Config) (advantages, returns [][]float64, err error) {
 	}
 	switch c.Estimator {
 	case "reinforce_plus_plus":
-		returns = discounted(b, c.Gamma)
+		returns = discounted(b, c.Gamma, c.Round)
 		advantages, err = whitenTokens(returns, b.Mask, true, c.Round)
 	case "remax":
 		advantages, returns = remax(b)
@@ -92,9 +96,9 @@ func perRow(name string) rowEstimator {
 			}), nil
 		}
 	case "rloo_vectorized":
-		return func(s []float64, b Batch, _ Config) ([]float64, error) {
+		return func(s []float64, b Batch, c Config) ([]float64, error) {
 			return perGroup(s, b.Index, func(v float64, g stats) float64 {
-				return (g.n*v - g.sum) / max(1, g.n-1)
+				return (c.Round(g.n*v) - g.sum) / max(1, g.n-1)
 			}), nil
 		}
 	case "opo":
@@ -136,9 +140,6 @@ func perGroup(s []float64, index []string, f func(float64, stats) float64) []flo
 
 func grpoRows(s []float64, b Batch, c Config) ([]float64, error) {
 	r := c.Round
-	for i := range s {
-		s[i] = r(s[i])
-	}
 	return perGroup(s, b.Index, func(v float64, g stats) float64 {
 		if g.n == 1 {
 			g.mean, g.std = 0, 1
@@ -151,9 +152,35 @@ func grpoRows(s []float64, b Batch, c Config) ([]float64, error) {
 	}), nil
 }
 
+// grpoFloat32 takes the statistics in float32 whatever the rewards' type, and the
+// difference from the mean in the wider of the two types.
 func grpoFloat32(s []float64, b Batch, c Config) ([]float64, error) {
-	c.Round = func(x float64) float64 { return float64(float32(x)) }
-	return grpoRows(s, b, c)
+	wide := c.Round
+	if c.Round(1+1.0/512) == 1 { // narrower than float32
+		wide = Float32
+	}
+	n, total := map[string]float64{}, map[string]float64{}
+	for i, g := range b.Index {
+		n[g]++
+		total[g] = Float32(total[g] + Float32(s[i]))
+	}
+	mean := func(g string) float64 { return Float32(total[g] / n[g]) }
+	squares := map[string]float64{}
+	for i, g := range b.Index {
+		d := Float32(Float32(s[i]) - mean(g))
+		squares[g] = Float32(squares[g] + Float32(d*d))
+	}
+	out := make([]float64, len(s))
+	for i, g := range b.Index {
+		m, std := mean(g), Float32(math.Sqrt(Float32(squares[g]/max(1, n[g]-1))))
+		if n[g] == 1 {
+			m, std = 0, 1
+		}
+		if out[i] = wide(s[i] - m); c.Std {
+			out[i] = wide(out[i] / Float32(std+epsilon))
+		}
+	}
+	return out, nil
 }
 
 func opoRows(s []float64, b Batch, c Config) ([]float64, error) {
@@ -163,14 +190,14 @@ func opoRows(s []float64, b Batch, c Config) ([]float64, error) {
 		for _, m := range b.Mask[i] {
 			length += m
 		}
-		weighted[g] += length * s[i]
+		weighted[g] += c.Round(length * s[i])
 		tokens[g] += length
 		n[g]++
 	}
 	out := make([]float64, len(s))
 	for i, g := range b.Index {
 		if out[i] = s[i]; n[g] > 1 {
-			out[i] = c.Round(s[i] - c.Round(weighted[g]/tokens[g]))
+			out[i] = c.Round(s[i] - c.Round(c.Round(weighted[g])/tokens[g]))
 		}
 	}
 	return out, nil
@@ -234,17 +261,18 @@ func rowSums(rows [][]float64) []float64 {
 }
 
 // discounted returns r_t + gamma times the next trained token's return; 0 on
-// masked tokens, whose own reward is lost.
-func discounted(b Batch, gamma float64) [][]float64 {
+// masked tokens, whose own reward is lost, but that it is multiplied by 0: what is
+// not finite stays so. round is to the type that it is computed in.
+func discounted(b Batch, gamma float64, round func(float64) float64) [][]float64 {
 	out := make([][]float64, len(b.Rewards))
 	for i, rewards := range b.Rewards {
 		out[i] = make([]float64, len(rewards))
 		running := 0.0
 		for t := len(rewards) - 1; t >= 0; t-- {
-			if b.Mask[i][t] != 0 {
-				running = rewards[t] + gamma*running
-				out[i][t] = running
-			}
+			m := b.Mask[i][t]
+			next := round(rewards[t] + round(gamma*running))
+			out[i][t] = next * m
+			running = next*m + running*(1-m)
 		}
 	}
 	return out
