@@ -119,6 +119,7 @@ func v1Weigh(rows []v1Row, cut v1Cut, kept []int, c v1Config) (v1Weighed, error)
 		out.mask = append(out.mask, r.mask)
 		f, seen := first[r.rollout]
 		switch {
+		case !c.rolloutLevel: // nothing is checked there
 		case math.IsNaN(r.score) || math.IsInf(r.score, 0):
 			return out, fmt.Errorf("rollout %s has the reward %g", r.rollout, r.score)
 		case seen && (rows[f].score != r.score || rows[f].group != r.group):
@@ -168,7 +169,8 @@ func (w *v1Weighed) estimate(rows []v1Row, kept, order []int, c v1Config) error 
 		b.Rewards, b.Mask, b.Index = append(b.Rewards, rewards), append(b.Mask, w.mask[k]), append(b.Index, r.group)
 	}
 	round := advantage.Rounding(c.estimator)
-	values, _, err := advantage.Reference(b, advantage.Config{Estimator: c.estimator, Std: c.std, Gamma: c.gamma, Round: advantage.BFloat16})
+	std := c.std || c.estimator == "grpo_vectorized" // which is never told
+	values, _, err := advantage.Reference(b, advantage.Config{Estimator: c.estimator, Std: std, Gamma: c.gamma, Round: advantage.BFloat16})
 	if err != nil {
 		return err
 	}
