@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/big"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // This file and v1rows.go are what agent-lightning v1.0 (c632d8dd8041) makes of
@@ -138,8 +140,8 @@ func v1Trim(data json.RawMessage) (q v1Request, err error) {
 			return q, err
 		}
 	}
-	if code, err := strconv.ParseInt(string(d.HTTPStatus), 10, 64); err == nil { // no text, no 500.0
-		q.failed = code >= 400
+	if code, ok := new(big.Int).SetString(string(d.HTTPStatus), 10); ok { // no text, no 500.0
+		q.failed = code.Cmp(big.NewInt(400)) >= 0
 	}
 	q.failed = q.failed || string(d.Status) == `"error"`
 	switch body := bytes.TrimSpace(d.Response); {
@@ -237,7 +239,7 @@ func v1Float(raw json.RawMessage) (float64, bool) {
 		if json.Unmarshal(raw, &text) != nil {
 			return 0, false
 		}
-		text = strings.TrimSpace(text)
+		text = strings.TrimSpace(strings.Map(v1Character, text))
 		if strings.ContainsAny(text, "xXpP") || !v1Underscores(text) {
 			return 0, false // hexadecimal is none of Python's
 		}
@@ -247,6 +249,28 @@ func v1Float(raw json.RawMessage) (float64, bool) {
 		x, err := strconv.ParseFloat(s, 64)
 		return x, err == nil
 	}
+}
+
+// v1Character makes ASCII of a character as Python's float() does: any script's
+// decimal digit is one, any space is a space.
+func v1Character(r rune) rune {
+	switch {
+	case r < 0x80:
+		return r
+	case unicode.IsSpace(r):
+		return ' '
+	}
+	for _, t := range unicode.Nd.R16 { // each range starts with a zero
+		if lo := rune(t.Lo); r >= lo && r <= rune(t.Hi) {
+			return '0' + (r-lo)%10
+		}
+	}
+	for _, t := range unicode.Nd.R32 {
+		if lo := rune(t.Lo); r >= lo && r <= rune(t.Hi) {
+			return '0' + (r-lo)%10
+		}
+	}
+	return r
 }
 
 // v1Underscores says whether each underscore stands between two digits.
