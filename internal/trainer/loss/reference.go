@@ -270,7 +270,7 @@ func dppo(mode string, logp, old, a float64, c Clip) cell {
 	default:
 		const tiny = 1e-8
 		kl := was*(old-logp) + (1-was)*math.Log((1-was+tiny)/(1-p+tiny))
-		keep = a > 0 && (kl <= c.High || p <= was) || a <= 0 && (kl <= c.Low || p >= was)
+		keep = a > 0 && (kl <= c.High || p <= was) || !(a > 0) && (kl <= c.Low || p >= was)
 	}
 	q := math.Exp(clamp(logp-old, -20, 20))
 	w := min(q, c.Dual) * is(keep)
