@@ -227,6 +227,9 @@ type Change struct {
 // UnusedLate is Event.Unused of a reward that came after its rollout's end.
 const UnusedLate = "late: the rollout had ended"
 
+// UnusedNoNumber is Event.Unused of a reward that is no finite number.
+const UnusedNoNumber = "its value is no number"
+
 // Event is an append-only item of an attempt: a reward, or the user's own.
 type Event struct {
 	Seq     Seq             `json:"seq"`

@@ -66,7 +66,7 @@ func agentReward(e *entry, ev fulgur.Event) (float64, string) {
 	case e.State.Terminal():
 		return 0, fulgur.UnusedLate
 	case err != nil || data.Value == nil:
-		return 0, "its value is no number"
+		return 0, fulgur.UnusedNoNumber
 	case len(e.attempts) > 0 && ev.Attempt != e.LastAttempt:
 		return 0, "not of the last attempt"
 	case e.Rewards != fulgur.RewardsAgent:

@@ -252,6 +252,9 @@ func (t *trainer) read(ctx context.Context) error {
 	for k, id := range ids {
 		p := d.pending[id]
 		e, reward := t.finish(p.step, p.asks[p.i], records[k].Rollout, records[k].Calls)
+		if reward, err = t.posted(ctx, &e, reward); err != nil {
+			return err
+		}
 		if reward != nil {
 			rewards = append(rewards, *reward)
 		}
@@ -394,7 +397,7 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 		if t.o.AgentFailure != nil {
 			v = *t.o.AgentFailure
 		}
-		line.Reward, line.Why = &v, "the agent reported no reward"
+		line.Reward, line.Why = &v, whyNoReward
 	default:
 		v, why, err := t.o.Grader.Grade(r.Input, calls)
 		if err != nil {

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
@@ -365,5 +367,48 @@ func TestAGroupIsClosedWithoutItsStraggler(t *testing.T) { // AS-09
 	}
 	if stuck != "" || warned == 0 {
 		t.Errorf("the straggler is not on record, or nobody was told (%d warnings)", warned)
+	}
+}
+
+// A reward that is no number is not the same as none: its rollout is left out,
+// and neither is a silent zero.
+func TestRewardsThatAreNoNumbers(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Grader, o.Steps, o.Validation, o.Test, o.ValidateEvery = nil, 1, nil, nil, 0
+	warned := map[string]string{}
+	o.Observer = func(ev Event) {
+		if w, ok := ev.(Warning); ok {
+			warned[w.Code] = w.Message
+		}
+	}
+	a := &agents{st: st, gen: e, slots: 2}
+	a.fail = func(r fulgur.Rollout, at fulgur.AttemptID) *fulgur.AttemptReport {
+		data := map[string]string{"0": `{"value":1}`, "1": `{"value":null}`, "2": `{"value":"high"}`}[strings.Split(string(r.ID), "-")[3]]
+		if data != "" {
+			if _, err := st.AppendEvent(t.Context(), fulgur.Event{Rollout: r.ID, Attempt: at, Type: fulgur.EventReward, Data: []byte(data)}); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil
+	}
+	if _, err := train(t, t.Context(), o, a); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
+		var l RolloutLine
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		got[l.Why+" "+l.Masked]++
+	}
+	want := map[string]int{"reported by the agent ": 3, whyNoNumber + " " + maskNotFinite: 6, whyNoReward + " ": 3}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if !strings.HasPrefix(warned["reward_not_finite"], "6 rewards") || !strings.HasPrefix(warned["no_reward"], "3 of 12") {
+		t.Errorf("warned of %q", warned)
 	}
 }

@@ -114,6 +114,7 @@ type counted struct {
 	lines                                    []RolloutLine
 	reward, passRate                         float64
 	masked, agent, infrastructure, notFinite int
+	silent                                   int // agents that reported no reward
 	calls, sampled, samples, untrained       int
 	outcomes                                 map[string]int
 }
@@ -137,6 +138,9 @@ func count(rollouts []ended, pass float64) counted {
 		}
 		if l.Masked == maskNotFinite {
 			c.notFinite++
+		}
+		if l.Why == whyNoReward {
+			c.silent++
 		}
 		if l.Masked != "" {
 			c.masked++
@@ -180,7 +184,11 @@ func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *meas
 		t.warn(step, "agents", "%d of %d agents failed (%s): `fulgur rollouts show %s` says how", c.agent, rollouts, c.lines[i].Outcome, c.lines[i].ID)
 	}
 	if c.notFinite > 0 {
-		t.warn(step, "reward_not_finite", "%d rewards are NaN or infinite; their rollouts were left out", c.notFinite)
+		t.warn(step, "reward_not_finite", "%d rewards are no finite numbers; their rollouts were left out", c.notFinite)
+	}
+	if c.silent > 0 {
+		i := slices.IndexFunc(c.lines, func(l RolloutLine) bool { return l.Why == whyNoReward })
+		t.warn(step, "no_reward", "%d of %d agents reported no reward, which counts as that of a failure (outcomes.agent_failure.reward): `fulgur rollouts show %s`", c.silent, rollouts, c.lines[i].ID)
 	}
 	// Groups that all pass are what training is for; those that fail alike are not.
 	if share := float64(adv.Unanimous) / max(1, float64(adv.Groups)); share > warnUnanimous && c.passRate < 0.5 {

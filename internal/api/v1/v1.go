@@ -286,6 +286,10 @@ func (s *server) body(r *in) (any, json.RawMessage, error) {
 		return nil, nil, problems{{"model_attributes_type", []any{"body"}, "Input should be sent as application/json", nil}}
 	}
 	v, err := decode(b)
+	if err != nil { // Python writes NaN, and v1 reads it: a reward that is none must not be lost
+		b = mendNaN(b)
+		v, err = decode(b)
+	}
 	if err != nil {
 		return nil, nil, problems{{"json_invalid", []any{"body"}, "JSON decode error", nil}}
 	}
