@@ -112,6 +112,7 @@ func TestAnAgentPostsItsOwnEventsInAnyRunAndNothingElse(t *testing.T) {
 		{"with the other header", "POST", post, `{"event_type":"note"}`, map[string]string{"x-api-key": cred}, 200},
 		{"its reward", "POST", post, `{"event_type":"reward","data":{"value":0.5}}`, me, 200},
 		{"a forged model call", "POST", post, `{"event_type":"model_request","data":{}}`, me, 403},
+		{"a reward that is NaN", "POST", post, `{"event_type":"reward","data":{"value":NaN}}`, me, 200},
 		{"another attempt's", "POST", "/api/rollouts/r/attempt/1/events", `{"event_type":"note"}`, me, 403},
 		{"its rollout, with the answer", "GET", "/api/rollouts/r", "", me, 403},
 		{"its status", "PATCH", "/api/rollouts/r", `{"status":{"state":"succeeded"}}`, me, 403},
