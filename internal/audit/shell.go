@@ -153,12 +153,22 @@ func (m *machine) command(c syntax.Command, in stream) stream {
 			m.stmts(item.Stmts, in)
 		}
 	case *syntax.FuncDecl:
-		m.funcs[c.Name.Value] = func(args []string, in stream) stream {
+		names := c.Names // zsh declares several at once, or none: that one runs where it stands
+		if c.Name != nil {
+			names = []*syntax.Lit{c.Name}
+		}
+		call := func(args []string, in stream) stream {
 			old := m.args
 			m.args = args
 			out := m.stmt(c.Body, in)
 			m.args = old
 			return out
+		}
+		if len(names) == 0 {
+			return call(nil, in)
+		}
+		for _, n := range names {
+			m.funcs[n.Value] = call
 		}
 		return known("")
 	case *syntax.DeclClause:

@@ -392,8 +392,15 @@ func (c *codec) located(t text) (draft, error) {
 		}
 	}
 	d := c.cut(parts, from, to, t.ids)
-	if d.marks.len() != len(t.body) {
-		return draft{}, errDelta // of an older binary, with fewer sections
+	at := t.body
+	for _, seg := range d.segs {
+		if !bytes.HasPrefix(at, seg) {
+			return draft{}, errDelta // of an older binary, with fewer sections, or of none of ours
+		}
+		at = at[len(seg):]
+	}
+	if len(at) > 0 {
+		return draft{}, errDelta
 	}
 	return d, nil
 }
