@@ -1,9 +1,11 @@
 package advantage
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Batch is the input of the token-level estimators: all tables are
@@ -62,7 +64,7 @@ func Reference(b Batch, c Config) (advantages, returns [][]float64, err error) {
 		returns = discounted(b, c.Gamma, c.Round)
 		advantages, err = whitenTokens(returns, b.Mask, true, c.Round)
 	case "remax":
-		advantages, returns = remax(b)
+		advantages, returns = remax(b, c.Round)
 	case "gae":
 		advantages, returns, err = gae(b, c)
 	default:
@@ -229,10 +231,8 @@ func baselineRows(s []float64, b Batch, c Config) ([]float64, error) {
 }
 
 func passKRows(s []float64, b Batch, c Config) ([]float64, error) {
-	members := make([]Member, len(s))
 	groups := map[string][]int{}
 	for i, g := range b.Index {
-		members[i].Reward = s[i]
 		groups[g] = append(groups[g], i)
 	}
 	std := perGroup(s, b.Index, func(_ float64, g stats) float64 { return g.std })
@@ -241,8 +241,14 @@ func passKRows(s []float64, b Batch, c Config) ([]float64, error) {
 		if len(in) < 2 {
 			return nil, errors.New("pass@k needs at least two rows in each group")
 		}
-		best, second := bestTwo(members, in)
-		out[best] = c.Round(s[best] - second)
+		slices.SortStableFunc(in, func(i, j int) int { // a NaN is the best
+			if math.IsNaN(s[i]) || math.IsNaN(s[j]) {
+				return cmp.Compare(s[i], s[j])
+			}
+			return cmp.Compare(s[j], s[i])
+		})
+		best := in[0]
+		out[best] = c.Round(s[best] - s[in[1]])
 		if c.Std {
 			out[best] = c.Round(out[best] / c.Round(c.Round(std[best])+epsilon))
 		}
@@ -278,15 +284,15 @@ func discounted(b Batch, gamma float64, round func(float64) float64) [][]float64
 	return out
 }
 
-func remax(b Batch) (advantages, returns [][]float64) {
+func remax(b Batch, round func(float64) float64) (advantages, returns [][]float64) {
 	advantages, returns = make([][]float64, len(b.Rewards)), make([][]float64, len(b.Rewards))
 	for i, rewards := range b.Rewards {
 		advantages[i], returns[i] = make([]float64, len(rewards)), make([]float64, len(rewards))
 		sum := 0.0
 		for t := len(rewards) - 1; t >= 0; t-- {
 			sum += rewards[t] * b.Mask[i][t]
-			returns[i][t] = sum
-			advantages[i][t] = sum - b.Baselines[i]*b.Mask[i][t]
+			returns[i][t] = round(sum)
+			advantages[i][t] = round(returns[i][t] - b.Baselines[i]*b.Mask[i][t])
 		}
 	}
 	return advantages, returns
@@ -300,11 +306,10 @@ func gae(b Batch, c Config) (advantages, returns [][]float64, err error) {
 		advantages[i], returns[i] = make([]float64, len(rewards)), make([]float64, len(rewards))
 		next, last := 0.0, 0.0
 		for t := len(rewards) - 1; t >= 0; t-- {
-			if b.Mask[i][t] != 0 {
-				delta := rewards[t] + c.Gamma*next - b.Values[i][t]
-				last = delta + c.Gamma*c.Lambda*last
-				next = b.Values[i][t]
-			}
+			m := b.Mask[i][t]
+			delta := rewards[t] + c.Gamma*next - b.Values[i][t]
+			last = (delta+c.Gamma*c.Lambda*last)*m + (1-m)*last
+			next = b.Values[i][t]*m + (1-m)*next
 			advantages[i][t] = last
 			returns[i][t] = last + b.Values[i][t]
 		}
@@ -320,8 +325,10 @@ func whitenTokens(x, mask [][]float64, masked bool, r func(float64) float64) ([]
 	n, sum := 0.0, 0.0
 	for i, row := range x {
 		for j, v := range row {
-			n += mask[i][j]
-			sum += v * mask[i][j]
+			if mask[i][j] != 0 {
+				n += mask[i][j]
+				sum += v * mask[i][j]
+			}
 		}
 	}
 	if n < 2 {
@@ -330,8 +337,9 @@ func whitenTokens(x, mask [][]float64, masked bool, r func(float64) float64) ([]
 	mean, v := r(r(sum)/n), 0.0
 	for i, row := range x {
 		for j, y := range row {
-			d := r(y - mean)
-			v += r(d*d) * mask[i][j]
+			if d := r(y - mean); mask[i][j] != 0 {
+				v += r(d*d) * mask[i][j]
+			}
 		}
 	}
 	v = r(r(r(v)/n) * n / (n - 1))
