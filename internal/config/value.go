@@ -147,17 +147,7 @@ func (v *Clip) setNode(d *decoder, n ast.Node, path string) {
 		})
 		return
 	}
-	if len(seq.Values) != 2 {
-		d.fail(n, "%s: want two numbers [low, high], got %d", path, len(seq.Values))
-		return
-	}
-	for i, item := range seq.Values {
-		d.scalar(d.resolve(item), fmt.Sprintf("%s[%d]", path, i), "a number from 0", func(s string) error {
-			f, err := parseEpsilon(s)
-			v[i] = f
-			return err
-		})
-	}
+	d.lowHigh(seq, path, (*[2]float64)(v))
 }
 
 // JSONSchema describes the two forms.
@@ -182,9 +172,16 @@ func (v *Band) setNode(d *decoder, n ast.Node, path string) {
 		})
 		return
 	}
+	if d.lowHigh(seq, path, (*[2]float64)(v)) && (v[1] <= 0 || v[0] > v[1]) {
+		d.fail(n, "%s: want low up to high, and high above 0, got [%g, %g]", path, v[0], v[1])
+	}
+}
+
+// lowHigh reads [low, high] into v; false if there are not two.
+func (d *decoder) lowHigh(seq *ast.SequenceNode, path string, v *[2]float64) bool {
 	if len(seq.Values) != 2 {
-		d.fail(n, "%s: want two numbers [low, high], got %d", path, len(seq.Values))
-		return
+		d.fail(seq, "%s: want two numbers [low, high], got %d", path, len(seq.Values))
+		return false
 	}
 	for i, item := range seq.Values {
 		d.scalar(d.resolve(item), fmt.Sprintf("%s[%d]", path, i), "a number from 0", func(s string) error {
@@ -193,9 +190,7 @@ func (v *Band) setNode(d *decoder, n ast.Node, path string) {
 			return err
 		})
 	}
-	if v[1] <= 0 || v[0] > v[1] {
-		d.fail(n, "%s: want low up to high, and high above 0, got [%g, %g]", path, v[0], v[1])
-	}
+	return true
 }
 
 // MarshalJSON writes none or the two numbers.
