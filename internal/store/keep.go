@@ -60,8 +60,7 @@ func (s *Store) DropRecords(ctx context.Context, run fulgur.RunID, before time.T
 			nums := slices.DeleteFunc(slices.Clone(nums), func(n int64) bool {
 				return slices.ContainsFunc(b.calls, func(c *callRow) bool { return c.num == n })
 			})
-			s.chains.forget(nums)
-			s.drops.Add(1)
+			s.forgetChains(nums)
 			b.dropped = append(b.dropped, nums...)
 			// The log's positions must not be given twice, though the rows that had the newest are gone.
 			r, _ := b.run(fulgur.DefaultRun)
@@ -74,6 +73,14 @@ func (s *Store) DropRecords(ctx context.Context, run fulgur.RunID, before time.T
 		dropped += len(nums)
 		after = nums[len(nums)-1]
 	}
+}
+
+// forgetChains lets no call be told against those of some rollouts: not against what
+// is in memory, nor by a call that has looked already. It is done before the rows go,
+// for calls of the same batch, and again after, for one that read them meanwhile.
+func (s *Store) forgetChains(nums []int64) {
+	s.chains.forget(nums)
+	s.drops.Add(1)
 }
 
 // droppable lists rollouts behind number after that have records to drop.

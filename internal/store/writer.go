@@ -121,6 +121,9 @@ func (s *Store) commit(rs []*request) error {
 	if err := s.flush(b); err != nil {
 		return err
 	}
+	if len(b.dropped) > 0 {
+		s.forgetChains(b.dropped)
+	}
 	s.mu.Lock()
 	s.live.publish(b)
 	s.mu.Unlock()
