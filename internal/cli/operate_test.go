@@ -1,20 +1,25 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 )
 
-// call makes one request of a server; its body and answer are JSON or text.
+// callServer makes one request with headers (name, value, …) and returns status and
+// body; its body and answer are JSON or text.
 func callServer(t *testing.T, method, url, body string, header ...string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

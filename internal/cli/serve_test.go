@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -25,29 +24,13 @@ func ask(t *testing.T, url, key, body string) (int, string) {
 	return send(t, "POST", url, key, body)
 }
 
-// send makes one request and returns the answer's status and body.
+// send makes one request with a bearer key ("": none) and returns status and body.
 func send(t *testing.T, method, url, key, body string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
+	if key == "" {
+		return callServer(t, method, url, body)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	if key != "" {
-		req.Header.Set("Authorization", "Bearer "+key)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(b)
+	return callServer(t, method, url, body, "Authorization", "Bearer "+key)
 }
 
 const chatBody = `{"model":"MODEL","messages":[{"role":"system","content":"Use the tool, then say Answer: N"},{"role":"user","content":"Tom has 3 pens. Tom gets 4 more. How many pens?"}],"temperature":0,"max_tokens":48}`

@@ -13,7 +13,7 @@ import (
 func TestRunKeepsItsServer(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("three processes")
+		t.Skip("starts three processes: left out by -short, make test runs it")
 	}
 	serverDir, dir := t.TempDir(), tinyDir(t)
 	server := start(t, serverDir, nil, "serve", "--listen", "127.0.0.1:0", "--key", "K", "--model-dir", "builtin:calc")

@@ -60,3 +60,15 @@ func (c *checker) auxiliary() {
 		}
 	}
 }
+
+// defaultAuxiliary are the rules of someone who wrote none: what opencode asks
+// before anything else (its title.txt, without tools), and whatever goes to a
+// model that is not trained. Agents of v1 know no name of the model, and ask
+// under any.
+func defaultAuxiliary(v1Agents bool) []AuxiliaryRule {
+	rules := []AuxiliaryRule{{Name: "title", NoTools: true, System: "^You are a title generator"}}
+	if !v1Agents {
+		rules = append(rules, AuxiliaryRule{Name: "other-model", OtherModel: true})
+	}
+	return rules
+}

@@ -1,14 +1,12 @@
 package trainer
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -165,7 +163,7 @@ func TestInterruptedOverlapGoesOnWithCarriedGroups(t *testing.T) { // AS-07
 func TestOverlapChild(t *testing.T) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
-		t.Skip("run by TestKilledOverlapLosesNoPrompt")
+		t.Skip("a process of TestKilledOverlapLosesNoPrompt, which sets " + childEnv)
 	}
 	st, e := openStore(t, dir), newBigram(vocab)
 	o := overlapping(dir, st, e, schedule.Collocated)
@@ -182,47 +180,13 @@ func TestOverlapChild(t *testing.T) {
 
 func TestKilledOverlapLosesNoPrompt(t *testing.T) { // AS-07
 	if testing.Short() {
-		t.Skip("starts and kills processes")
+		t.Skip("starts and kills processes: left out by -short, make test runs it")
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
-	for kill := 0; ; kill++ {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOverlapChild$", "-test.v")
-		cmd.Env = append(os.Environ(), childEnv+"="+dir)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		left, killed := 1+rng.IntN(4), false
-		var log strings.Builder
-		in := bufio.NewScanner(out)
-		for in.Scan() {
-			log.WriteString(in.Text() + "\n")
-			if !strings.HasPrefix(in.Text(), "step ") || kill >= 6 {
-				continue
-			}
-			if left--; left == 0 {
-				time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
-				killed = true
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		err = cmd.Wait()
-		if err == nil {
-			t.Logf("ended after %d kills", kill)
-			break
-		}
-		if !killed {
-			t.Fatalf("the run failed: %v\n%s", err, log.String())
-		}
-	}
+	untilDone(t, "TestOverlapChild", dir, 6, rng)
 	trainedOnce(t, dir, overlapping(dir, nil, nil, schedule.Collocated))
 }
 

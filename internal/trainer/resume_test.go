@@ -153,17 +153,12 @@ func TestInterruptedRunEndsAsUndisturbed(t *testing.T) { // AS-07
 	}
 }
 
-func TestKilledRunEndsAsUndisturbed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts and kills processes")
-	}
-	want := undisturbed(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	dir := t.TempDir()
+// untilDone runs a test as a process until it ends, with the run in dir, and kills it up
+// to so many times: some time after its first, second or third step.
+func untilDone(t *testing.T, child, dir string, kills int, rng *rand.Rand) {
+	t.Helper()
 	for kill := 0; ; kill++ {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$", "-test.v")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+child+"$", "-test.v")
 		cmd.Env = append(os.Environ(), childEnv+"="+dir)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -172,13 +167,12 @@ func TestKilledRunEndsAsUndisturbed(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Killed some time after its first, second or third step.
 		left, killed := 1+rng.IntN(3), false
 		var log strings.Builder
 		in := bufio.NewScanner(out)
 		for in.Scan() {
 			log.WriteString(in.Text() + "\n")
-			if !strings.HasPrefix(in.Text(), "step ") || kill >= 5 {
+			if !strings.HasPrefix(in.Text(), "step ") || kill >= kills {
 				continue
 			}
 			if left--; left == 0 {
@@ -192,12 +186,24 @@ func TestKilledRunEndsAsUndisturbed(t *testing.T) {
 		err = cmd.Wait()
 		if err == nil {
 			t.Logf("ended after %d kills", kill)
-			break
+			return
 		}
 		if !killed {
 			t.Fatalf("the run failed: %v\n%s", err, log.String())
 		}
 	}
+}
+
+func TestKilledRunEndsAsUndisturbed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and kills processes")
+	}
+	want := undisturbed(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	dir := t.TempDir()
+	untilDone(t, "TestChild", dir, 5, rng)
 	if diff := cmp.Diff(want, remainsOf(t, dir)); diff != "" {
 		t.Errorf("killed and resumed run differs (-undisturbed +killed):\n%s", diff)
 	}

@@ -196,7 +196,7 @@ func (s scenario) play(t *testing.T, look func(*gateway)) trajectory {
 		t.Errorf("%d calls on record, want %d", len(calls), len(steps))
 	}
 	// What differs from one recording to the next, or is secret, is named.
-	clean := strings.NewReplacer(a.Credential, "CREDENTIAL", g.url, "http://127.0.0.1:8080/", strings.TrimSuffix(g.url, "/"), "http://127.0.0.1:8080", filepath.Dir(work), "/scratch")
+	clean := strings.NewReplacer(a.Credential, "CREDENTIAL", g.url, "http://127.0.0.1:8080/", strings.TrimSuffix(g.url, "/"), "http://127.0.0.1:8080", work, "/scratch/repo", filepath.Dir(work), "/scratch")
 	out := trajectory{ID: s.ID, Harness: s.Harness, Labels: append([]string{}, s.Labels...), Disguise: s.Disguise}
 	seen := 0
 	for _, c := range calls {

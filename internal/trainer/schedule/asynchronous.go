@@ -156,7 +156,8 @@ func (s *asynchronous) complete(at time.Duration, which Group, version int64, re
 	return s.goOn(at, false)
 }
 
-// goOn asks for what may be asked for now, and starts a step if one is due.
+// goOn returns what an event leads to: rows to fill up what is under way, within the
+// bounds of staleness and of steps, and an update as soon as a step's groups are there.
 func (s *asynchronous) goOn(at time.Duration, updated bool) []Effect {
 	if s.cfg.Steps > 0 && s.step >= s.cfg.Steps {
 		return []Effect{Finished{}}

@@ -37,7 +37,7 @@ func preset(t *testing.T, p Preset, c schedule.Config, pause Pause, seed uint64)
 // there (3 seeds).
 func TestTheDefaultScheduleReachesTheTable(t *testing.T) {
 	if testing.Short() {
-		t.Skip("15 s of CPU")
+		t.Skip("15 s of CPU: left out by -short, make test runs it")
 	}
 	want := map[string]struct {
 		synchronous, speedUp float64
@@ -84,7 +84,7 @@ func TestTheDefaultScheduleReachesTheTable(t *testing.T) {
 // sampled is thrown away.
 func TestADrainWithLongCallsCostsTenSecondsAtMost(t *testing.T) {
 	if testing.Short() {
-		t.Skip("8 s of CPU")
+		t.Skip("8 s of CPU: left out by -short, make test runs it")
 	}
 	for _, p := range Presets() {
 		if p.Name != "long-calls" && p.Name != "one-call" {
