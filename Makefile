@@ -16,6 +16,13 @@ help: ## list the commands
 build: ## build the one binary, bin/fulgur, static
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/fulgur ./cmd/fulgur
 
+# Of one commit the same bytes: its time stands for all others.
+IMAGE_REPOSITORY ?= localhost
+.PHONY: image
+image: ## container images of fulgur and of calc's agent, without Docker: OCI layouts and archives in bin/image
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} \
+	  $(GO) run ./tools/image -out bin/image -repository '$(IMAGE_REPOSITORY)' -version '$(VERSION)'
+
 .PHONY: demo
 demo: ## a tool-using agent learns in minutes; a report opens
 	$(GO) run ./cmd/fulgur demo
