@@ -8,7 +8,10 @@ type (
 )
 
 type (
-	outputText struct{ text *Str }
+	outputText struct {
+		text *Str
+		line int
+	}
 	outputExpr struct {
 		e    expr
 		line int

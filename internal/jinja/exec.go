@@ -15,6 +15,7 @@ type interp struct {
 	depth  int // of macro calls and recursive loops
 	nested int // of evaluation
 	line   int // of the operation under way, for errors
+	strict bool
 }
 
 func (in *interp) step() {
@@ -93,22 +94,32 @@ func (in *interp) execBlock(body []node, sc *scope, out *buffer) control {
 	return ctlNone
 }
 
+// printable refuses what is not there, in a strict dialect.
+func (in *interp) printable(v Value) Value {
+	if in.strict {
+		in.need(v)
+	}
+	return v
+}
+
 func (in *interp) exec(n node, sc *scope, out *buffer) control {
 	in.step()
 	switch n := n.(type) {
 	case outputText:
+		out.mark(n.line)
 		out.write(n.text)
 	case outputExpr:
 		in.line = n.line
+		out.mark(n.line)
 		if c, ok := n.e.(*concatExpr); ok { // its parts need not be one string first
 			for _, p := range c.parts {
-				s := toStr(in.eval(p, sc))
+				s := toStr(in.printable(in.eval(p, sc)))
 				in.alloc(len(s.s))
 				out.write(s)
 			}
 			return ctlNone
 		}
-		out.write(toStr(in.eval(n.e, sc)))
+		out.write(toStr(in.printable(in.eval(n.e, sc))))
 	case *ifNode:
 		for i, t := range n.tests {
 			if truthy(in.eval(t, sc)) {

@@ -74,30 +74,52 @@ type RenderOptions struct {
 
 // Template is a compiled template. It is immutable and safe for concurrent use.
 type Template struct {
-	name string
-	body []node
+	name   string
+	body   []node
+	strict bool
+}
+
+// Dialect is what a template's language has beside, or instead of, that of chat
+// templates.
+type Dialect struct {
+	// KeepBlocks leaves the white space around tags as it is: jinja2's own default,
+	// without trim_blocks and lstrip_blocks.
+	KeepBlocks bool
+	// Strict makes it an error to print what is not there.
+	Strict bool
+	// Filters are further filters, by name; they go before those of jinja2. What one
+	// returns must be made of Text and Data. Its error is the template's, KindType.
+	Filters map[string]func(Value) (*Str, error)
 }
 
 // Compile parses a template; name is what errors call it.
-func Compile(name, source string) (t *Template, err error) {
+func Compile(name, source string) (*Template, error) { return Dialect{}.Compile(name, source) }
+
+// Compile parses a template of this dialect.
+func (d Dialect) Compile(name, source string) (t *Template, err error) {
 	defer catch(name, &err)
-	toks := lex(source)
-	p := &parser{toks: toks}
-	return &Template{name: name, body: p.parseTemplate()}, nil
+	p := &parser{toks: lex(source, !d.KeepBlocks), dialect: d}
+	return &Template{name: name, body: p.parseTemplate(), strict: d.Strict}, nil
 }
 
-// Output is a rendering: its text, and which parts of it are data.
+// Output is a rendering: its text, which parts of it are data, and where in the
+// template it comes from.
 type Output struct {
-	Text string
-	Data []Span // sorted, disjoint, not empty
+	Text  string
+	Data  []Span // sorted, disjoint, not empty
+	Lines []Mark // in order of offsets
 }
+
+// Mark says that the text from Offset on comes from this line of the template, and
+// the lines that follow it.
+type Mark struct{ Offset, Line int }
 
 // Span is a half-open range of bytes.
 type Span struct{ Start, End int }
 
 // Render runs the template over vars. Errors are *Error.
 func (t *Template) Render(vars *Dict, opt RenderOptions) (out Output, err error) {
-	in := &interp{lim: opt.Limits.withDefaults(), now: opt.Now}
+	in := &interp{lim: opt.Limits.withDefaults(), now: opt.Now, strict: t.strict}
 	defer func() {
 		if e, ok := err.(*Error); ok && e.Line == 0 {
 			e.Line = in.line
@@ -112,10 +134,10 @@ func (t *Template) Render(vars *Dict, opt RenderOptions) (out Output, err error)
 			}
 		}
 	}
-	buf := &buffer{in: in}
+	buf := &buffer{in: in, marks: []Mark{}}
 	in.execBlock(t.body, &scope{parent: in.global}, buf)
 	s := buf.str()
-	return Output{Text: s.s, Data: s.spans}, nil
+	return Output{Text: s.s, Data: s.spans, Lines: buf.marks}, nil
 }
 
 // catch turns the panic of an *Error, the way failures travel inside this

@@ -28,20 +28,21 @@ type token struct {
 	line int
 }
 
-// lexer follows jinja2's tokeniter with trim_blocks and lstrip_blocks on.
+// lexer follows jinja2's tokeniter.
 type lexer struct {
 	src       string
 	pos       int
 	line      int
 	lineStart bool // the last token ended a line (or nothing was read yet)
+	trim      bool // trim_blocks and lstrip_blocks
 	toks      []token
 }
 
-func lex(source string) []token {
+func lex(source string, trim bool) []token {
 	source = strings.ReplaceAll(source, "\r\n", "\n")
 	source = strings.ReplaceAll(source, "\r", "\n")
 	source = strings.TrimSuffix(source, "\n")
-	l := &lexer{src: source, line: 1, lineStart: true}
+	l := &lexer{src: source, line: 1, lineStart: true, trim: trim}
 	for l.pos < len(l.src) {
 		l.lexRoot()
 	}
@@ -79,7 +80,7 @@ func (l *lexer) lexRoot() {
 		sign = rest[after]
 		after++
 	}
-	if text := stripBefore(rest[:at], sign, kind != '{', l.lineStart); text != "" {
+	if text := stripBefore(rest[:at], sign, l.trim && kind != '{', l.lineStart); text != "" {
 		l.emit(tokData, text)
 	}
 	start := l.pos
@@ -122,7 +123,8 @@ func skipSpace(s string, i int) int {
 
 // endTag matches the end of a block or comment at i ("%}", "-%}", "+%}") and
 // returns the position behind it and what it swallows.
-func endTag(s string, i int, mark string) (int, bool) {
+func (l *lexer) endTag(i int, mark string) (int, bool) {
+	s := l.src
 	switch {
 	case strings.HasPrefix(s[i:], "-"+mark):
 		return skipSpace(s, i+1+len(mark)), true
@@ -130,7 +132,7 @@ func endTag(s string, i int, mark string) (int, bool) {
 		return i + 1 + len(mark), true
 	case strings.HasPrefix(s[i:], mark):
 		i += len(mark)
-		if i < len(s) && s[i] == '\n' {
+		if l.trim && i < len(s) && s[i] == '\n' {
 			i++
 		}
 		return i, true
@@ -140,7 +142,7 @@ func endTag(s string, i int, mark string) (int, bool) {
 
 func (l *lexer) lexComment() {
 	for i := l.pos; i < len(l.src); i++ {
-		if end, ok := endTag(l.src, i, "#}"); ok {
+		if end, ok := l.endTag(i, "#}"); ok {
 			l.advance(end)
 			return
 		}
@@ -175,11 +177,11 @@ func (l *lexer) lexRaw() {
 		if !strings.HasPrefix(l.src[j:], "endraw") {
 			continue
 		}
-		end, ok := endTag(l.src, skipSpace(l.src, j+6), "%}")
+		end, ok := l.endTag(skipSpace(l.src, j+6), "%}")
 		if !ok {
 			continue
 		}
-		if text := stripBefore(l.src[l.pos:i], sign, true, l.lineStart); text != "" {
+		if text := stripBefore(l.src[l.pos:i], sign, l.trim, l.lineStart); text != "" {
 			l.emit(tokData, text)
 		}
 		l.advance(end)
@@ -232,7 +234,7 @@ func (l *lexer) nameEnd() int {
 
 func (l *lexer) lexCodeEnd(block bool) bool {
 	if block {
-		if end, ok := endTag(l.src, l.pos, "%}"); ok {
+		if end, ok := l.endTag(l.pos, "%}"); ok {
 			l.emit(tokBlockEnd, "")
 			l.advance(end)
 			return true

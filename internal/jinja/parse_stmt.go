@@ -25,7 +25,7 @@ func (p *parser) statements(end ...string) []node {
 			return body
 		case tokData:
 			p.next()
-			body = append(body, outputText{text(t.val)})
+			body = append(body, outputText{text(t.val), t.line})
 		case tokVarBegin:
 			p.next()
 			body = append(body, outputExpr{p.tuple(true, false), t.line})

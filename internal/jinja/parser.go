@@ -11,12 +11,13 @@ const maxNesting = 250
 
 // parser follows jinja2's recursive-descent parser.
 type parser struct {
-	toks   []token
-	pos    int
-	depth  int
-	soft   int // inside a branch: unknown filters are errors only when reached
-	loops  int
-	macros []*macroDef // that enclose the current place
+	toks    []token
+	dialect Dialect
+	pos     int
+	depth   int
+	soft    int // inside a branch: unknown filters are errors only when reached
+	loops   int
+	macros  []*macroDef // that enclose the current place
 }
 
 func (p *parser) cur() token { return p.toks[p.pos] }
@@ -468,6 +469,23 @@ func (p *parser) callArgs() callArgs {
 	return a
 }
 
+// filterNamed returns the dialect's filter, or jinja2's.
+func (p *parser) filterNamed(name string) filterFunc {
+	own := p.dialect.Filters[name]
+	if own == nil {
+		return filterNamed(name)
+	}
+	return func(in *interp, v Value, a args) Value {
+		a.bind(in, name)
+		s, err := own(in.printable(v))
+		if err != nil {
+			fail(in.line, KindType, "%s", err)
+		}
+		in.alloc(len(s.s))
+		return s
+	}
+}
+
 // filter parses a filter's name and arguments, behind the "|".
 func (p *parser) filter(of expr) *filterExpr {
 	t := p.expect(tokName, "a filter's name")
@@ -475,7 +493,7 @@ func (p *parser) filter(of expr) *filterExpr {
 	for p.skipOp(".") {
 		name += "." + p.expect(tokName, "a name").val
 	}
-	f := &filterExpr{of: of, name: name, line: t.line, fn: filterNamed(name)}
+	f := &filterExpr{of: of, name: name, line: t.line, fn: p.filterNamed(name)}
 	if f.fn == nil && p.soft == 0 {
 		fail(t.line, KindCompile, "no filter named '%s'", name)
 	}

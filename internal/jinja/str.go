@@ -119,6 +119,12 @@ func joinStrs(parts []*Str, sep *Str) *Str {
 	return concat(all...)
 }
 
+// Printed is Python's str(v), as a template prints it: data where v holds data.
+func Printed(v Value) *Str { return toStr(v) }
+
+// Concat joins strings, keeping which parts are data.
+func Concat(parts ...*Str) *Str { return concat(parts...) }
+
 // toStr is Python's str(v), keeping marks: a list that holds data prints as data.
 func toStr(v Value) *Str {
 	if s, ok := v.(*Str); ok {
@@ -304,6 +310,14 @@ type buffer struct {
 	in    *interp
 	b     strings.Builder
 	spans []Span
+	marks []Mark // nil: nobody asks
+}
+
+// mark notes the line that what follows comes from.
+func (b *buffer) mark(line int) {
+	if b.marks != nil {
+		b.marks = append(b.marks, Mark{b.b.Len(), line})
+	}
 }
 
 func (b *buffer) write(s *Str) {
