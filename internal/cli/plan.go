@@ -132,7 +132,7 @@ func limits(f *config.File) plan.Limits {
 		slots = autoSlots(f)
 	}
 	return plan.Limits{
-		Slots: slots, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
+		Slots: slots, Starting: f.Runner.Starting, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
 		Retries: f.Outcomes.Infrastructure.Retries, Lost: 3,
 	}
 }

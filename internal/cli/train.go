@@ -188,7 +188,7 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 		return result{}, errors.Join(err, checkRest(j.file, j.server)) // all that is amiss at once
 	}
 	if j.server == "" && !j.resume {
-		if err := checkCommand(j.file); err != nil {
+		if err := checkRunner(j.file); err != nil {
 			return result{}, err
 		}
 	}

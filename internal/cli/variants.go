@@ -16,7 +16,7 @@ import (
 func variants() config.Variants {
 	return config.Variants{
 		"engine":         {"embedded"},
-		"runner.kind":    {"local"},
+		"runner.kind":    runnerNames(),
 		"runner.sandbox": {"auto", "none"},
 		"reward.builtin": reward.Names(),
 		"compat":         {compatAlgorithm, compatAgents},

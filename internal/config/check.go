@@ -61,6 +61,7 @@ func (c *checker) all() {
 	c.notYet()
 	c.names()
 	c.agent()
+	c.runner()
 	c.reward()
 	c.auxiliary()
 	c.length()
@@ -78,10 +79,6 @@ func (c *checker) all() {
 func (c *checker) notYet() {
 	f := c.f
 	c.later("reward.command", len(f.Reward.Command) > 0, "use reward.builtin, or reward.from: agent")
-	c.later("runner.job_template", f.Runner.JobTemplate != "", "it belongs to runner.kind: kubernetes")
-	if f.Runner.Sandbox == "auto" {
-		c.warn("runner.sandbox", "this version has no sandbox yet: agents run with all rights of this user; write `sandbox: none` if you trust them")
-	}
 }
 
 // runName is what a run may be called: it becomes a folder and part of URLs.
@@ -116,7 +113,9 @@ var reserved = []string{
 
 func (c *checker) agent() {
 	a := c.f.Agent
-	if len(a.Command) == 0 {
+	if len(a.Command) == 0 && c.f.Runner.Kind != "local" {
+		// the image's own, or the template's
+	} else if len(a.Command) == 0 {
 		c.fail("agent.command", "missing: the program to train and its arguments, such as [python, agent.py]")
 	} else if a.Command[0] == "" {
 		c.fail("agent.command", "the program's name is empty")

@@ -2,7 +2,7 @@ package config
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -18,16 +18,32 @@ import (
 // The comments of the types are what users read: in the schema, in the
 // effective configuration and in the docs. There is one text of each.
 //
-//go:embed file.go
-var source string
+//go:embed file.go runner.go runner_sandbox.go runner_container.go runner_kubernetes.go
+var sources embed.FS
 
 // comments returns the comment of every field, by "Type.Field".
 func comments() map[string]string {
-	file, err := parser.ParseFile(token.NewFileSet(), "file.go", source, parser.ParseComments)
+	out := map[string]string{}
+	names, err := sources.ReadDir(".")
 	if err != nil {
 		panic(err) // it was compiled
 	}
-	out := map[string]string{}
+	for _, name := range names {
+		text, err := sources.ReadFile(name.Name())
+		if err != nil {
+			panic(err)
+		}
+		commentsOf(string(text), out)
+	}
+	return out
+}
+
+// commentsOf adds the comments of one file.
+func commentsOf(text string, out map[string]string) {
+	file, err := parser.ParseFile(token.NewFileSet(), "", text, parser.ParseComments)
+	if err != nil {
+		panic(err) // it was compiled
+	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.TypeSpec)
 		if !ok {
@@ -40,7 +56,6 @@ func comments() map[string]string {
 		}
 		return true
 	})
-	return out
 }
 
 // Key describes one key, for docs.

@@ -172,18 +172,6 @@ type Input struct {
 	Stdin bool `json:"stdin"`
 }
 
-// Runner says where agents run.
-type Runner struct {
-	// local: processes on this machine.
-	Kind string `json:"kind" jsonschema:"enum=local,enum=container,enum=kubernetes"`
-	// Agents that run at once; auto: what the schedule asks for, within memory.
-	Slots Slots `json:"slots" jsonschema:"minimum=1"`
-	// What keeps an agent from the rest of the machine. none: nothing, for code that you trust. auto: what this version offers on this machine, with a warning where that is nothing.
-	Sandbox string `json:"sandbox" jsonschema:"enum=auto,enum=none,enum=bubblewrap"`
-	// Template of the Kubernetes Job.
-	JobTemplate string `json:"job_template"`
-}
-
 // Reward says who grades a rollout.
 type Reward struct {
 	// A built-in grader. final-answer compares the last reply of the agent's main conversation with a field of the input; the agent is not changed at all.

@@ -120,10 +120,21 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 			c.report(ctx, plan.Key(r.AttemptKey), r.AttemptReport)
 		}
 	}
+	if a, ok := c.runner.(Acknowledger); ok && ctx.Err() == nil && !c.mute.Load() {
+		a.Acknowledge(keysOf(list))
+	}
 	for i, f := range list {
 		c.over(f, verdicts[i])
 		close(f.done)
 	}
+}
+
+func keysOf(list []*finishing) []plan.Key {
+	keys := make([]plan.Key, len(list))
+	for i, f := range list {
+		keys[i] = f.key
+	}
+	return keys
 }
 
 func (c *Controller) reportAll(ctx context.Context, reports []fulgur.Report) error {

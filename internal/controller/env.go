@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -33,4 +34,21 @@ func AgentEnv(base, model string, r fulgur.Rollout, a fulgur.OpenedAttempt) map[
 		env["OPENAI_MODEL"], env["ANTHROPIC_MODEL"] = model, model // the second is Claude Code's
 	}
 	return env
+}
+
+// maxVar is what Linux takes for one NAME=value with its final zero
+// (MAX_ARG_STRLEN, 32 pages).
+const maxVar = 128 << 10
+
+// CheckVar refuses a variable that no system would pass on, with its name and size.
+func CheckVar(name, value string) error {
+	switch {
+	case name == "" || strings.ContainsAny(name, "=\x00"):
+		return fulgur.E(fulgur.KindInvalid, "", fmt.Sprintf("%q is no name for an environment variable: correct agent.input.env", name), nil)
+	case strings.Contains(value, "\x00"):
+		return fulgur.E(fulgur.KindInvalid, "", fmt.Sprintf("the environment variable %s would hold a zero byte, which no system passes on: use agent.input file or stdin", name), nil)
+	case len(name)+len(value)+2 > maxVar:
+		return fulgur.E(fulgur.KindTooLarge, "", fmt.Sprintf("the environment variable %s would hold %d bytes; the system takes less than %d: use agent.input file or stdin", name, len(value), maxVar), nil)
+	}
+	return nil
 }

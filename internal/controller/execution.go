@@ -18,6 +18,7 @@ type execution struct {
 	plan.Execution
 	item      plan.Item
 	stopped   string // the first reason for which it was stopped
+	why       string // it waits for room: what for
 	observing bool
 	exited    bool
 
@@ -81,7 +82,12 @@ func (c *Controller) heard(ev Event) {
 	if e == nil || e.exited {
 		return
 	}
+	if ev.Exit == nil && (ev.Phase == fulgur.PhaseWaiting || ev.Phase == fulgur.PhaseStarting) {
+		c.stands(e, ev)
+		return
+	}
 	if ev.Exit == nil {
+		e.Waits = false
 		if e.Phase != fulgur.PhaseRunning {
 			c.runs(e)
 		}
@@ -94,6 +100,21 @@ func (c *Controller) heard(ev Event) {
 	e.exited = true
 	c.free(e)
 	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e), e.Since}
+}
+
+// stands notes that an execution waits for room, or does so no more.
+func (c *Controller) stands(e *execution, ev Event) {
+	if e.Phase == fulgur.PhaseRunning {
+		return
+	}
+	if e.Waits = ev.Phase == fulgur.PhaseWaiting; !e.Waits {
+		e.why, e.Since = "", time.Now()
+		return
+	}
+	if e.why != ev.Why {
+		e.why = ev.Why
+		c.log.Warn("an agent waits for room", "rollout", ev.Key.Rollout, "attempt", ev.Key.Attempt, "why", ev.Why)
+	}
 }
 
 // runs notes that the agent runs now: its clocks begin.

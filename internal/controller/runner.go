@@ -42,9 +42,9 @@ type Runner interface {
 	// not been sent yet.
 	List(ctx context.Context) ([]plan.Key, error)
 
-	// Events tells when an execution that was still starting runs, and, exactly
-	// once and last, that it has ended. The channel must be read: executions
-	// wait to be heard.
+	// Events tells when an execution that was still starting runs (or waits for
+	// room, Event.Phase), and, exactly once and last, that it has ended. The channel
+	// must be read: executions wait to be heard.
 	Events() <-chan Event
 
 	// Adopt gets what the record says an earlier controller of this run had
@@ -62,6 +62,23 @@ type Meter interface {
 	// ChildCPU is the CPU time, user and system, of all executions that have
 	// ended, with that of the children that they waited for.
 	ChildCPU() time.Duration
+}
+
+// Acknowledger is an optional interface of a Runner that can be asked again how
+// an execution ended (a Job is still there), and may forget it when it is on record.
+type Acknowledger interface {
+	// Acknowledge says that the ends of these executions are on record, or that
+	// nobody wants them any more. It does not wait.
+	Acknowledge(keys []plan.Key)
+}
+
+// Prover is an optional interface of a Runner that shows, before the first
+// rollout, what its executions can reach.
+type Prover interface {
+	// Prove returns an error, with what to do about it, unless agents reach the
+	// gateway at this URL, its answers stream, and what is to keep agents from
+	// everything else holds.
+	Prove(ctx context.Context, gateway string) error
 }
 
 // Execution is one attempt, ready to run.
@@ -83,8 +100,15 @@ type Started struct {
 // Event is what a runner tells of an execution.
 type Event struct {
 	Key    plan.Key
-	Handle string     // with Exit nil: it runs now, under this handle
+	Handle string     // with Exit nil: what it is found by again, as Started.Handle; "": as before
 	Exit   *plan.Exit // it has ended, with its whole tree
+
+	// Phase, with Exit nil, is where it stands now. "" and running: it runs. waiting:
+	// there is no room for it (a quota, an admission, a suspended Job), which Why
+	// says; its start clock stands until the next event. starting: it starts now,
+	// and its start clock begins anew.
+	Phase fulgur.Phase
+	Why   string
 }
 
 // Leftover is an attempt that an earlier controller had under way.

@@ -242,7 +242,10 @@ func (c *Controller) recover(ctx, reporting context.Context) error {
 			c.report(reporting, a.Key, fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: a.Outcome, Retry: a.Retry})
 			c.stats.ended(plan.Verdict{Outcome: *a.Outcome, Retry: a.Retry})
 		case plan.Adopt:
-			e := newExecution(a.Item, a.Key, fulgur.PhaseRunning)
+			e := newExecution(a.Item, a.Key, a.Attempt.Phase)
+			if a.Attempt.StartedAt != nil && e.Phase == fulgur.PhaseRunning {
+				e.Since = *a.Attempt.StartedAt // its clocks go on
+			}
 			c.add(e)
 			c.wg.Go(func() { c.await(reporting, e, a.Key, "", nil) })
 		}

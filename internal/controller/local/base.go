@@ -215,7 +215,7 @@ func (b *base) tidy(folder string, good bool) {
 var readBuffers = sync.Pool{New: func() any { return new([8 << 10]byte) }}
 
 // drainInto reads an output to its end: nobody ever waits for a full pipe.
-func drainInto(log *logBuffer, out *os.File, done chan struct{}) {
+func drainInto(log *controller.LogBuffer, out *os.File, done chan struct{}) {
 	defer close(done)
 	buf := readBuffers.Get().(*[8 << 10]byte)
 	defer readBuffers.Put(buf)
@@ -227,8 +227,8 @@ func (b *base) keepLog(e controller.Execution, log []byte, good bool) (tail, pat
 	if len(log) == 0 || good && b.Logs != KeepAll {
 		return "", ""
 	}
-	log = redact(log, e.Secrets)
-	tail = lastLines(log)
+	log = controller.Redact(log, e.Secrets)
+	tail = controller.LastLines(log)
 	if b.State == "" || b.Logs == KeepNone {
 		return tail, ""
 	}

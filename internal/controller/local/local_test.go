@@ -43,9 +43,15 @@ func processes(t *testing.T, o Options) *Processes {
 }
 
 func TestProcesses(t *testing.T) {
+	make := func(t *testing.T, s runnertest.Setup) controller.Runner {
+		o := options(t)
+		o.Input = InputMode(s.Input)
+		return processes(t, o)
+	}
 	runnertest.Run(t, runnertest.Variant{
-		New:   func(t *testing.T) controller.Runner { return processes(t, options(t)) },
-		Again: func(t *testing.T, _ controller.Runner) controller.Runner { return processes(t, options(t)) },
+		New:   make,
+		Again: func(t *testing.T, s runnertest.Setup, _ controller.Runner) controller.Runner { return make(t, s) },
+		Lacks: runnertest.Lacks{Adopt: true},
 	})
 }
 

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
 )
 
 // Keep says which files of attempts stay.
@@ -72,9 +73,6 @@ type Options struct {
 const (
 	defaultLogCap = 1 << 20
 	defaultGrace  = 5 * time.Second
-	// maxVar is what Linux takes for one NAME=value with its final zero
-	// (MAX_ARG_STRLEN, 32 pages).
-	maxVar = 128 << 10
 	// markName is the variable by which an agent's processes are known:
 	// scope/holder/rollout/attempt, each part escaped.
 	markName = "FULGUR_EXECUTION"
@@ -196,25 +194,13 @@ func (p *prepared) merge(vars ...map[string]string) ([]string, error) {
 					continue next
 				}
 			}
-			if err := checkVar(name, value); err != nil {
+			if err := controller.CheckVar(name, value); err != nil {
 				return nil, err
 			}
 			out = append(out, name+"="+value)
 		}
 	}
 	return out, nil
-}
-
-func checkVar(name, value string) error {
-	switch {
-	case name == "" || strings.ContainsAny(name, "=\x00"):
-		return fulgur.E(fulgur.KindInvalid, "", fmt.Sprintf("%q is no name for an environment variable: correct agent.input.env", name), nil)
-	case strings.Contains(value, "\x00"):
-		return fulgur.E(fulgur.KindInvalid, "", fmt.Sprintf("the environment variable %s would hold a zero byte, which no system passes on: use agent.input file or stdin", name), nil)
-	case len(name)+len(value)+2 > maxVar:
-		return fulgur.E(fulgur.KindTooLarge, "", fmt.Sprintf("the environment variable %s would hold %d bytes; the system takes less than %d: use agent.input file or stdin", name, len(value), maxVar), nil)
-	}
-	return nil
 }
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$`)

@@ -33,7 +33,7 @@ type process struct {
 	err    error
 	child  *child
 	mark   string
-	log    *logBuffer
+	log    *controller.LogBuffer
 	out    *os.File // our end of its output
 	read   chan struct{}
 	folder string // of its files; "": none
@@ -120,7 +120,7 @@ func (r *Processes) launch(x *process) (err error) {
 		}
 		return spawnError(r.program, dir, err)
 	}
-	x.child, x.out, x.log = newChild(p, x.mark), out, newLogBuffer(r.LogCap)
+	x.child, x.out, x.log = newChild(p, x.mark), out, controller.NewLogBuffer(r.LogCap)
 	go drainInto(x.log, out, x.read)
 	if feed != nil {
 		go func() { // ends at the latest when the process does: then nobody reads

@@ -128,7 +128,7 @@ func (r *Workers) prepareJob(e controller.Execution) (*job, error) {
 	env := make(map[string]string, len(mapped)+len(e.Env))
 	for _, m := range []map[string]string{mapped, e.Env} {
 		for name, value := range m {
-			if err := checkVar(name, value); err != nil { // what works as a worker works as a process too
+			if err := controller.CheckVar(name, value); err != nil { // what works as a worker works as a process too
 				return nil, err
 			}
 			env[name] = value
@@ -400,7 +400,7 @@ type pipes struct {
 	queue *os.File // the read end of in, held to see what the worker has not read
 	out   *os.File
 	err   *os.File
-	log   *logBuffer
+	log   *controller.LogBuffer
 	lines chan string // of standard output; closed at its end
 	quit  chan struct{}
 	read  chan struct{} // standard error is at its end
@@ -444,7 +444,7 @@ func (r *Workers) spawn(w *worker) (*pipes, error) {
 	}
 	_ = files[3].Close()
 	_ = files[5].Close()
-	p := &pipes{child: newChild(proc, literals[markName]), in: files[1], queue: files[0], out: files[2], err: files[4], log: newLogBuffer(r.LogCap),
+	p := &pipes{child: newChild(proc, literals[markName]), in: files[1], queue: files[0], out: files[2], err: files[4], log: controller.NewLogBuffer(r.LogCap),
 		lines: make(chan string, 16), quit: make(chan struct{}), read: make(chan struct{}), sent: make(chan struct{}), fresh: true}
 	close(p.sent)
 	go p.child.wait()

@@ -30,9 +30,15 @@ func workers(t *testing.T, o Options) *Workers {
 }
 
 func TestWorkers(t *testing.T) {
+	make := func(t *testing.T, s runnertest.Setup) controller.Runner {
+		o := workerOptions(t)
+		o.Input = InputMode(s.Input)
+		return workers(t, o)
+	}
 	runnertest.Run(t, runnertest.Variant{
-		New:   func(t *testing.T) controller.Runner { return workers(t, workerOptions(t)) },
-		Again: func(t *testing.T, _ controller.Runner) controller.Runner { return workers(t, workerOptions(t)) },
+		New:   make,
+		Again: func(t *testing.T, s runnertest.Setup, _ controller.Runner) controller.Runner { return make(t, s) },
+		Lacks: runnertest.Lacks{Adopt: true, Stdin: true},
 	})
 }
 

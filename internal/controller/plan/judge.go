@@ -11,8 +11,8 @@ import (
 type Exit struct {
 	Code   int    // exit code; -1 if a signal or a failure ended it
 	Signal string // name of the signal that ended it
-	// Failure is the word for what went wrong beside or before the exit: "spawn",
-	// "input", "protocol", "error", "worker", …; "": it ran and exited.
+	// Failure is the word (Reasons) for what went wrong beside or before the exit;
+	// "": it ran and exited.
 	Failure string
 	Cause   Cause         // whose fault Failure is
 	Message string        // what happened, for people; for "": Judge says it
@@ -26,9 +26,14 @@ type Cause int
 
 // The causes.
 const (
-	CauseAgent     Cause = iota // the agent's own: it ends the rollout
-	CauseTransient              // not the agent's; another attempt may go better
-	CausePermanent              // not the agent's; another attempt would fail the same way
+	CauseAgent     Cause = iota // the agent's own, in its own container or sandbox: it ends the rollout
+	CauseTransient              // outside its container; another attempt may go better
+	CausePermanent              // outside its container; another attempt would fail the same way
+	// CauseEither: it came from outside its container, but what the agent did can
+	// bring it about. It is transient for an attempt that has not asked the model
+	// yet, and the agent's own for one that has: it must never be better for the
+	// policy than failing.
+	CauseEither
 )
 
 // Facts are what Judge looks at.
@@ -58,16 +63,6 @@ type Verdict struct {
 	Delay   time.Duration // before the next attempt
 }
 
-// Reasons of outcomes that Judge gives beside the reasons of stops.
-const (
-	ReasonExit     = "exit"     // a non-zero exit code
-	ReasonSignal   = "signal"   // a signal that the controller did not send
-	ReasonUpstream = "upstream" // ended, well or not, after the model server had failed its last call
-	ReasonNoCalls  = "no_calls" // went well, but asked the model nothing
-	ReasonOK       = "ok"
-	ReasonLost     = "lost" // its controller died
-)
-
 // Judge says how the attempt ends. The reason of a stop wins over the exit code
 // that the kill left (a run killed for its timeout does not "exit with -9"). A
 // failure of the model server wins over the agent's exit: many agents swallow
@@ -95,13 +90,23 @@ func Judge(f Facts) Verdict {
 	case ReasonIdle:
 		return end(fulgur.OutcomeAgent, f.Stopped, fmt.Sprintf("the agent made no model call and posted no event for %s (agent.idle_timeout); its processes were killed", f.Limit))
 	case ReasonStartTimeout:
-		return retry(end(fulgur.OutcomeInfrastructure, f.Stopped, fmt.Sprintf("the agent was not running after %s (agent.start_timeout)", f.Limit)), f)
+		msg := fmt.Sprintf("the agent was not running after %s (agent.start_timeout)", f.Limit)
+		if f.Exit.Message != "" {
+			msg += ": " + f.Exit.Message
+		}
+		return retry(end(fulgur.OutcomeInfrastructure, f.Stopped, msg), f)
 	case ReasonShutdown:
 		v := end(fulgur.OutcomeInfrastructure, f.Stopped, "the controller was stopped; its next start goes on with a new attempt")
 		v.Retry = true
 		return v
 	case ReasonEnded:
 		return end(fulgur.OutcomeInfrastructure, f.Stopped, "the rollout was ended or deleted while its agent ran; its processes were killed")
+	}
+	if f.Exit.Cause == CauseEither {
+		f.Exit.Cause = CauseAgent
+		if f.Calls == 0 {
+			f.Exit.Cause = CauseTransient
+		}
 	}
 	switch {
 	case f.Exit.Failure != "" && f.Exit.Cause == CauseTransient:

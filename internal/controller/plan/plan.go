@@ -41,6 +41,7 @@ type Execution struct {
 	Timeout  time.Duration // of its active time; 0: Limits.Total
 	Unwanted string        // the reason why it has to go; "": it is wanted
 	Stopping bool          // a stop is under way
+	Waits    bool          // its runner waits for room that others have (a quota, an admission): its start clock stands, and it counts as none that starts
 	Seen     Seen
 }
 
@@ -80,6 +81,7 @@ type Action struct {
 	Reason string
 	Item   Item
 
+	Attempt *fulgur.Attempt // Adopt: as it is on record
 	Outcome *fulgur.Outcome
 	Retry   bool
 	Delay   time.Duration
@@ -107,7 +109,7 @@ func Next(w World) (actions []Action, wake time.Time) {
 	starting := 0
 	for i := range w.Executions {
 		e := &w.Executions[i]
-		if e.Phase != fulgur.PhaseRunning {
+		if e.Phase != fulgur.PhaseRunning && !e.Waits {
 			starting++
 		}
 		if e.Stopping {
@@ -152,7 +154,7 @@ func Next(w World) (actions []Action, wake time.Time) {
 // clocks, so a stop needs an observation that was made after the deadline.
 func clock(e *Execution, l Limits) (due time.Time, reason string, seen bool) {
 	if e.Phase != fulgur.PhaseRunning {
-		if l.Start <= 0 {
+		if l.Start <= 0 || e.Waits {
 			return time.Time{}, "", false
 		}
 		return e.Since.Add(l.Start), ReasonStartTimeout, true

@@ -29,7 +29,7 @@ func Main() {
 	case "worker":
 		worker()
 	case "child":
-		hang()
+		beats(os.Getenv("FULGUR_TEST_BEAT"))
 	}
 }
 
@@ -37,12 +37,27 @@ func Main() {
 // deadlock to the Go runtime.
 func hang() { time.Sleep(time.Hour) }
 
+// beat is how often a process that beats shows that it lives.
+const beat = 20 * time.Millisecond
+
+// beats makes a file grow while this process lives, at most for as long as any test.
+func beats(file string) {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(beat) {
+		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			hang() // its folder is gone, and the test with it
+		}
+		_, _ = f.WriteString(".")
+		_ = f.Close()
+	}
+}
+
 // behave does what it is told, words divided by ";", and returns an exit code:
 //
 //	again (from the second attempt on: exit 0) · exit N · crash (SIGKILL to itself) · hang · ignore (SIGTERM) · say TEXT ·
 //	print N bytes · sleep MS · polite FILE (on SIGTERM writes FILE and exits) ·
-//	child FILE (a child holds the pipes; its pid goes to FILE) · daemon FILE (one in
-//	a session of its own) · call (asks the model; exits with 5 if that fails) · try (call, but goes on if it fails) · env NAME · stdin · file NAME · write FILE · pwd
+//	child FILE (a child holds the pipes; its pid goes to FILE, and it beats in
+//	FILE.beat) · daemon FILE (one in a session of its own) · beat FILE · call (asks the model; exits with 5 if that fails) · try (call, but goes on if it fails) · env NAME · stdin · file NAME · write FILE · pwd
 func behave(do, dir string) int {
 	for _, step := range strings.Split(do, ";") {
 		word, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
@@ -83,7 +98,7 @@ func behave(do, dir string) int {
 			return 0
 		case "child", "daemon":
 			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), AgentEnv+"=child")
+			cmd.Env = append(os.Environ(), AgentEnv+"=child", "FULGUR_TEST_BEAT="+arg+".beat")
 			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 			if word == "daemon" {
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -93,6 +108,8 @@ func behave(do, dir string) int {
 				return 9
 			}
 			put(arg, strconv.Itoa(cmd.Process.Pid))
+		case "beat":
+			go beats(arg)
 		case "pid":
 			put(arg, strconv.Itoa(os.Getpid()))
 		case "env":

@@ -1,6 +1,7 @@
 package runnertest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,16 +23,98 @@ import (
 
 // Variant is what the suite runs on.
 type Variant struct {
-	// New makes a runner of at least two executions at once, with a grace of
-	// 200 ms, whose agent is this test binary (AgentEnv is set by it) and gets
-	// DO from input.do.
-	New func(t *testing.T) controller.Runner
-	// Again makes a runner of the same scope, as after a restart.
-	Again func(t *testing.T, old controller.Runner) controller.Runner
+	// New makes a runner of at least two executions at once, with the grace below,
+	// whose agent is this test binary (AgentEnv is set to "process" by it, or to
+	// "worker" for a runner of workers), and gets DO from input.do. It is closed by
+	// the test's end.
+	New func(t *testing.T, s Setup) controller.Runner
+	// Again makes a runner of the same scope, as after a restart; old was not closed.
+	Again func(t *testing.T, s Setup, old controller.Runner) controller.Runner
+
+	Lacks Lacks
+	Wait  time.Duration // how long anything may take on a busy machine; 0: 15 s
+	Grace time.Duration // between the request to end and force; 0: 200 ms
+	// Dir makes a folder that the test and the agents see under one path; nil: t.TempDir.
+	Dir func(t *testing.T) string
 }
 
-// wait is how long anything may take on a busy machine.
+// Setup is what a test wants of a runner.
+type Setup struct {
+	Input string // how the agent gets its input beside DO: "", "file" (FULGUR_INPUT_FILE), "stdin"
+}
+
+// Lacks is what a variant cannot do; what follows from it is not tested, or is
+// tested by what can be seen.
+type Lacks struct {
+	Stdin  bool // no input on standard input
+	File   bool // no input file
+	Files  bool // agents and test share no folder
+	Pids   bool // agents see other process numbers than the test
+	Signal bool // a signal that ended the agent is told as code 128 + its number
+	Adopt  bool // what an earlier runner left is dead after Adopt, not taken over
+	Redact bool // its log is not the runner's to blot secrets out of
+}
+
 const wait = 15 * time.Second
+
+func (v Variant) wait() time.Duration { return cmp.Or(v.Wait, wait) }
+
+func (v Variant) grace() time.Duration { return cmp.Or(v.Grace, 200*time.Millisecond) }
+
+// dir returns a shared folder, or skips the test.
+func (v Variant) dir(t *testing.T) string {
+	t.Helper()
+	switch {
+	case v.Lacks.Files:
+		t.Skip("agents and test share no folder here")
+	case v.Dir != nil:
+		return v.Dir(t)
+	}
+	return t.TempDir()
+}
+
+func (v Variant) exit(t *testing.T, r controller.Runner, id string) plan.Exit {
+	t.Helper()
+	return ExitWithin(t, r, id, v.wait())
+}
+
+func (v Variant) pid(t *testing.T, file string) int {
+	t.Helper()
+	var pid int
+	v.until(t, file+" holds a pid", func() (ok bool) { pid, ok = readPid(file); return ok })
+	return pid
+}
+
+func (v Variant) until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	within(t, v.wait(), what, ok)
+}
+
+// dead waits until the process that wrote its number to a file, and beats in
+// FILE.beat, is no more.
+func (v Variant) dead(t *testing.T, file string) {
+	t.Helper()
+	if !v.Lacks.Pids {
+		pid := v.pid(t, file)
+		v.until(t, "the process of "+file+" is dead", func() bool { return Dead(pid) })
+		return
+	}
+	v.until(t, "the process of "+file+" is still", func() bool { return still(file + ".beat") })
+}
+
+// still says whether a file has not changed for as long as ten beats.
+func still(file string) bool {
+	size := func() int64 {
+		st, err := os.Stat(file)
+		if err != nil {
+			return -1
+		}
+		return st.Size()
+	}
+	before := size()
+	time.Sleep(10 * beat)
+	return before >= 0 && size() == before
+}
 
 // Execution makes one that does what do says.
 func Execution(id, do string) controller.Execution {
@@ -46,6 +129,11 @@ func Execution(id, do string) controller.Execution {
 // Run runs the suite.
 func Run(t *testing.T, v Variant) {
 	for name, test := range map[string]func(*testing.T, Variant){
+		"the input comes by file":                                               byFile,
+		"the input comes by standard input":                                     byStdin,
+		"what an earlier runner left is taken over, or dead (CL-08)":            adopts,
+		"adopting nothing is no error":                                          adoptsNothing,
+		"the environment of an attempt reaches its agent":                       environment,
 		"an agent that exits with 0 is told once":                               exitsOnce,
 		"an agent that fails is told with its code and log":                     fails,
 		"start twice is start once":                                             startTwice,
@@ -75,7 +163,13 @@ func Start(t *testing.T, r controller.Runner, e controller.Execution) controller
 // Exit waits for an execution's exit and passes over other events.
 func Exit(t *testing.T, r controller.Runner, id string) plan.Exit {
 	t.Helper()
-	timer := time.NewTimer(wait)
+	return ExitWithin(t, r, id, wait)
+}
+
+// ExitWithin is Exit with another patience.
+func ExitWithin(t *testing.T, r controller.Runner, id string, limit time.Duration) plan.Exit {
+	t.Helper()
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
 		select {
@@ -84,7 +178,7 @@ func Exit(t *testing.T, r controller.Runner, id string) plan.Exit {
 				return *ev.Exit
 			}
 		case <-timer.C:
-			t.Fatalf("%s has not ended after %s", id, wait)
+			t.Fatalf("%s has not ended after %s", id, limit)
 		}
 	}
 }
@@ -93,23 +187,30 @@ func Exit(t *testing.T, r controller.Runner, id string) plan.Exit {
 func Pid(t *testing.T, file string) int {
 	t.Helper()
 	var pid int
-	Until(t, file+" holds a pid", func() bool {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return false
-		}
-		pid, err = strconv.Atoi(string(b))
-		return err == nil
-	})
+	Until(t, file+" holds a pid", func() (ok bool) { pid, ok = readPid(file); return ok })
 	return pid
+}
+
+func readPid(file string) (pid int, ok bool) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	pid, err = strconv.Atoi(string(b))
+	return pid, err == nil
 }
 
 // Until waits for a condition that another process brings about.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(wait); !ok(); time.Sleep(2 * time.Millisecond) {
+	within(t, wait, what, ok)
+}
+
+func within(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not true after %s: %s", wait, what)
+			t.Fatalf("not true after %s: %s", limit, what)
 		}
 	}
 }
@@ -124,13 +225,13 @@ func Dead(pid int) bool {
 }
 
 func exitsOnce(t *testing.T, v Variant) {
-	r := v.New(t)
+	r := v.New(t, Setup{})
 	Start(t, r, Execution("a", ""))
-	if x := Exit(t, r, "a"); x.Code != 0 || x.Failure != "" || x.Signal != "" {
+	if x := v.exit(t, r, "a"); x.Code != 0 || x.Failure != "" || x.Signal != "" {
 		t.Errorf("exit %+v, want code 0", x)
 	}
 	Start(t, r, Execution("b", ""))
-	Exit(t, r, "b")
+	v.exit(t, r, "b")
 	if keys, _ := r.List(t.Context()); len(keys) > 0 {
 		t.Errorf("list after the exits: %v", keys)
 	}
@@ -143,27 +244,27 @@ func exitsOnce(t *testing.T, v Variant) {
 }
 
 func fails(t *testing.T, v Variant) {
-	r := v.New(t)
+	r := v.New(t, Setup{})
 	Start(t, r, Execution("a", "say first; say Traceback; env OPENAI_API_KEY; exit 3"))
-	x := Exit(t, r, "a")
+	x := v.exit(t, r, "a")
 	if x.Code != 3 || x.Cause != plan.CauseAgent || !strings.Contains(x.Tail, "first\nTraceback") {
 		t.Errorf("exit %+v, want code 3 and the log's end", x)
 	}
-	if strings.Contains(x.Tail, "secret-a") {
+	if strings.Contains(x.Tail, "secret-a") && !v.Lacks.Redact {
 		t.Errorf("the credential is in the log: %s", x.Tail)
 	}
 	Start(t, r, Execution("b", "crash"))
-	if x := Exit(t, r, "b"); x.Signal != "killed" || x.Cause != plan.CauseAgent {
+	if x := v.exit(t, r, "b"); x.Signal != "killed" && !(v.Lacks.Signal && x.Code == 137) || x.Cause != plan.CauseAgent || x.Failure != "" {
 		t.Errorf("exit of one that was killed: %+v", x)
 	}
 }
 
 func startTwice(t *testing.T, v Variant) {
-	r := v.New(t)
-	file := filepath.Join(t.TempDir(), "pid")
+	r := v.New(t, Setup{})
+	file := filepath.Join(v.dir(t), "pid")
 	e := Execution("a", "pid "+file+"; hang")
 	first := Start(t, r, e)
-	Pid(t, file)
+	v.pid(t, file)
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -177,21 +278,21 @@ func startTwice(t *testing.T, v Variant) {
 	if err := r.Stop(t.Context(), e.Key); err != nil {
 		t.Error(err)
 	}
-	Exit(t, r, "a")
+	v.exit(t, r, "a")
 	if _, err := os.Stat(file); err == nil {
 		t.Error("the agent ran twice")
 	}
 }
 
 func stopUnknown(t *testing.T, v Variant) {
-	r := v.New(t)
+	r := v.New(t, Setup{})
 	if err := r.Stop(t.Context(), plan.Key{Rollout: "nobody", Attempt: "7"}); err != nil {
 		t.Error(err)
 	}
 }
 
 func lists(t *testing.T, v Variant) {
-	r := v.New(t)
+	r := v.New(t, Setup{})
 	Start(t, r, Execution("a", "hang"))
 	Start(t, r, Execution("b", "hang"))
 	keys, err := r.List(t.Context())
@@ -199,68 +300,69 @@ func lists(t *testing.T, v Variant) {
 	if want := []plan.Key{{Rollout: "a", Attempt: "0"}, {Rollout: "b", Attempt: "0"}}; err != nil || !slices.Equal(keys, want) {
 		t.Errorf("list %v, %v", keys, err)
 	}
-	if keys, err := v.Again(t, r).List(t.Context()); err != nil || len(keys) > 0 {
+	if keys, err := v.Again(t, Setup{}, r).List(t.Context()); err != nil || len(keys) > 0 {
 		t.Errorf("a new runner lists %v, %v before it adopted anything", keys, err)
 	}
 }
 
 func polite(t *testing.T, v Variant) {
-	r := v.New(t)
-	dir := t.TempDir()
+	r := v.New(t, Setup{})
+	dir := v.dir(t)
 	e := Execution("a", "pid "+dir+"/pid; polite "+dir+"/bye")
 	Start(t, r, e)
-	Pid(t, dir+"/pid")
+	v.pid(t, dir+"/pid")
 	// The handler is set right after the file is there.
 	time.Sleep(50 * time.Millisecond)
 	if err := r.Stop(t.Context(), e.Key); err != nil {
 		t.Fatal(err)
 	}
-	Exit(t, r, "a")
+	v.exit(t, r, "a")
 	if _, err := os.Stat(dir + "/bye"); err != nil {
 		t.Error("the agent got no time to clean up:", err)
 	}
 }
 
 func ignores(t *testing.T, v Variant) {
-	r := v.New(t)
-	file := filepath.Join(t.TempDir(), "pid")
-	e := Execution("a", "ignore; pid "+file+"; hang")
+	r := v.New(t, Setup{})
+	file := filepath.Join(v.dir(t), "pid")
+	e := Execution("a", "ignore; beat "+file+".beat; pid "+file+"; hang")
 	Start(t, r, e)
-	pid := Pid(t, file)
+	v.pid(t, file)
 	begin := time.Now()
 	_ = r.Stop(t.Context(), e.Key)
 	_ = r.Stop(t.Context(), e.Key)
-	Exit(t, r, "a")
-	if took := time.Since(begin); took < 150*time.Millisecond {
+	v.exit(t, r, "a")
+	if took := time.Since(begin); took < v.grace()*3/4 {
 		t.Errorf("it was killed after %s, within its grace", took)
 	}
-	if !Dead(pid) {
-		t.Error("it lives on")
-	}
+	v.dead(t, file)
 }
 
 func tree(t *testing.T, v Variant) {
-	r := v.New(t)
-	dir := t.TempDir()
-	e := Execution("a", "child "+dir+"/child; daemon "+dir+"/daemon; pid "+dir+"/pid; hang")
+	r := v.New(t, Setup{})
+	dir := v.dir(t)
+	e := Execution("a", "child "+dir+"/child; daemon "+dir+"/daemon; beat "+dir+"/pid.beat; pid "+dir+"/pid; hang")
 	Start(t, r, e)
-	pids := []int{Pid(t, dir+"/pid"), Pid(t, dir+"/child"), Pid(t, dir+"/daemon")}
+	files := []string{dir + "/pid", dir + "/child", dir + "/daemon"}
+	for _, f := range files {
+		v.pid(t, f)
+	}
 	_ = r.Stop(t.Context(), e.Key)
-	Exit(t, r, "a")
-	for i, pid := range pids {
-		Until(t, fmt.Sprintf("process %d is dead", i), func() bool { return Dead(pid) })
+	v.exit(t, r, "a")
+	for _, f := range files {
+		v.dead(t, f)
 	}
 }
 
 func closes(t *testing.T, v Variant) {
-	r := v.New(t)
-	file := filepath.Join(t.TempDir(), "pid")
-	Start(t, r, Execution("a", "ignore; pid "+file+"; hang"))
-	pid := Pid(t, file)
+	r := v.New(t, Setup{})
+	file := filepath.Join(v.dir(t), "pid")
+	Start(t, r, Execution("a", "ignore; beat "+file+".beat; pid "+file+"; hang"))
+	v.pid(t, file)
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
-	if !Dead(pid) {
+	if pid, _ := readPid(file); !v.Lacks.Pids && !Dead(pid) || v.Lacks.Pids && !still(file+".beat") {
 		t.Error("it lives on")
 	}
 	if _, err := r.Start(t.Context(), Execution("b", "")); fulgur.KindOf(err) != fulgur.KindUnavailable {
@@ -275,7 +377,7 @@ func bigEnv(t *testing.T, v Variant) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the limit is Linux's")
 	}
-	r := v.New(t)
+	r := v.New(t, Setup{})
 	_, err := r.Start(context.Background(), Execution("a", strings.Repeat("x", 150_000)))
 	if fulgur.KindOf(err) != fulgur.KindTooLarge || !strings.Contains(err.Error(), "DO ") || !strings.Contains(err.Error(), "150000 bytes") {
 		t.Errorf("error %v", err)
@@ -286,10 +388,90 @@ func bigEnv(t *testing.T, v Variant) {
 }
 
 func chatty(t *testing.T, v Variant) {
-	r := v.New(t)
+	r := v.New(t, Setup{})
 	Start(t, r, Execution("a", "say the beginning; print 10000000; say the end; exit 1"))
-	x := Exit(t, r, "a")
+	x := v.exit(t, r, "a")
 	if x.Code != 1 || !strings.HasSuffix(x.Tail, "the end") || len(x.Tail) > 4096 {
 		t.Errorf("code %d, tail of %d bytes", x.Code, len(x.Tail))
 	}
+}
+
+func byFile(t *testing.T, v Variant) {
+	if v.Lacks.File {
+		t.Skip("no input file here")
+	}
+	r := v.New(t, Setup{Input: "file"})
+	Start(t, r, Execution("a", "file FULGUR_INPUT_FILE; exit 1"))
+	if x := v.exit(t, r, "a"); !strings.Contains(x.Tail, `file {"do":"file FULGUR_INPUT_FILE; exit 1"} <nil>`) {
+		t.Errorf("exit %+v", x)
+	}
+}
+
+func byStdin(t *testing.T, v Variant) {
+	if v.Lacks.Stdin {
+		t.Skip("no standard input here")
+	}
+	r := v.New(t, Setup{Input: "stdin"})
+	Start(t, r, Execution("a", "stdin; exit 1"))
+	if x := v.exit(t, r, "a"); !strings.Contains(x.Tail, `stdin 22 {"do":"stdin; exit 1"}`) {
+		t.Errorf("exit %+v", x)
+	}
+	Start(t, r, Execution("b", "exit 1; nobody reads it")) // and nobody waits for a reader
+	if x := v.exit(t, r, "b"); x.Code != 1 {
+		t.Errorf("exit %+v", x)
+	}
+}
+
+func environment(t *testing.T, v Variant) {
+	r := v.New(t, Setup{})
+	e := Execution("a", "env FULGUR_ROLLOUT_ID; env ODD; env TEXT; exit 1")
+	e.Env["ODD"], e.Env["TEXT"] = `a "b" $(c) {{ d }} ${E}`, "one: two\n# three"
+	Start(t, r, e)
+	if x := v.exit(t, r, "a"); !strings.Contains(x.Tail, "FULGUR_ROLLOUT_ID=a\nODD=a \"b\" $(c) {{ d }} ${E}\nTEXT=one: two\n# three") {
+		t.Errorf("exit %+v", x)
+	}
+}
+
+func adopts(t *testing.T, v Variant) {
+	dir := v.dir(t)
+	old := v.New(t, Setup{})
+	e := Execution("a", "child "+dir+"/child; beat "+dir+"/pid.beat; pid "+dir+"/pid; hang")
+	s := Start(t, old, e)
+	v.pid(t, dir+"/pid")
+	r := v.Again(t, Setup{}, old)
+	keys, err := r.Adopt(t.Context(), []controller.Leftover{{Key: e.Key, Phase: fulgur.PhaseRunning, Handle: s.Handle}, {Key: plan.Key{Rollout: "gone", Attempt: "0"}, Phase: fulgur.PhaseRunning, Handle: "?"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Lacks.Adopt {
+		if len(keys) > 0 {
+			t.Errorf("adopted %v", keys)
+		}
+	} else {
+		// What is gone may be adopted too, and is told as ended.
+		if !slices.Contains(keys, e.Key) {
+			t.Fatalf("adopted %v", keys)
+		}
+		if again, err := r.Start(t.Context(), e); err != nil || again.Handle != "" && s.Handle != "" && again.Handle != s.Handle {
+			t.Errorf("start of what was adopted: %+v, %v", again, err)
+		}
+		if err := r.Stop(t.Context(), e.Key); err != nil {
+			t.Error(err)
+		}
+		v.exit(t, r, "a")
+	}
+	v.dead(t, dir+"/pid")
+	v.dead(t, dir+"/child")
+	if keys, _ := r.List(t.Context()); slices.Contains(keys, e.Key) {
+		t.Errorf("list %v", keys)
+	}
+}
+
+func adoptsNothing(t *testing.T, v Variant) {
+	r := v.New(t, Setup{})
+	if keys, err := r.Adopt(t.Context(), nil); err != nil || len(keys) > 0 {
+		t.Errorf("adopted %v, %v", keys, err)
+	}
+	Start(t, r, Execution("a", ""))
+	v.exit(t, r, "a")
 }

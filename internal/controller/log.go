@@ -1,4 +1,4 @@
-package local
+package controller
 
 import (
 	"bytes"
@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// logBuffer keeps the beginning and the end of an output, at most cap bytes.
-type logBuffer struct {
+// LogBuffer keeps the beginning and the end of an output, at most cap bytes.
+type LogBuffer struct {
 	mu   sync.Mutex
 	half int
 	head []byte
@@ -17,10 +17,11 @@ type logBuffer struct {
 	lost int64  // bytes that fell out between head and tail
 }
 
-func newLogBuffer(limit int) *logBuffer { return &logBuffer{half: max(limit/2, 1)} }
+// NewLogBuffer returns an empty one that keeps at most limit bytes.
+func NewLogBuffer(limit int) *LogBuffer { return &LogBuffer{half: max(limit/2, 1)} }
 
 // Write never fails and never blocks for long.
-func (b *logBuffer) Write(p []byte) (int, error) {
+func (b *LogBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(p)
@@ -48,14 +49,14 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 }
 
 // Reset empties the buffer.
-func (b *logBuffer) Reset() {
+func (b *LogBuffer) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.head, b.tail, b.at, b.lost = b.head[:0], b.tail[:0], 0, 0
 }
 
 // Bytes returns what was kept, with a line that says what was not.
-func (b *logBuffer) Bytes() []byte {
+func (b *LogBuffer) Bytes() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := bytes.Clone(b.head)
@@ -71,9 +72,9 @@ const (
 	tailBytes = 2 << 10
 )
 
-// lastLines returns the last lines of a log, as valid text without its final
+// LastLines returns the last lines of a log, as valid text without its final
 // line feeds.
-func lastLines(log []byte) string {
+func LastLines(log []byte) string {
 	log = bytes.TrimRight(log, "\n\r ")
 	if len(log) > tailBytes {
 		log = log[len(log)-tailBytes:]
@@ -90,8 +91,8 @@ func lastLines(log []byte) string {
 	return strings.ToValidUTF8(string(log), "�")
 }
 
-// redact blots secrets out of a log.
-func redact(log []byte, secrets []string) []byte {
+// Redact blots secrets out of a log.
+func Redact(log []byte, secrets []string) []byte {
 	for _, s := range secrets {
 		if s != "" {
 			log = bytes.ReplaceAll(log, []byte(s), []byte("[credential]"))

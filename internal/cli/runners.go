@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/local"
+)
+
+// runnerKind is what runner.kind can be.
+type runnerKind struct {
+	name string
+	// check says before anything starts what cannot work: `train --check`,
+	// `doctor`, and the start of a run call it.
+	check func(r *runFile) error
+	// make makes the runner of one controller. If the runner is a controller.Prover,
+	// what its agents can reach is shown before the first rollout.
+	make func(ctx context.Context, j controllerJob) (controller.Runner, error)
+}
+
+// runnerKinds are the kinds that this build offers, in the order in which they
+// are shown. A new one is a line here and a file with its two functions.
+func runnerKinds() []runnerKind {
+	return []runnerKind{
+		{"local", checkCommand, newLocal},
+	}
+}
+
+// kindOf returns the run file's kind of runner.
+func kindOf(f *config.File) (runnerKind, error) {
+	for _, k := range runnerKinds() {
+		if k.name == f.Runner.Kind {
+			return k, nil
+		}
+	}
+	return runnerKind{}, usageErr(fulgur.E(fulgur.KindUnsupported, "find the runner", fmt.Sprintf("runner.kind %q is not in this version", f.Runner.Kind), nil))
+}
+
+// runnerNames are the names of runnerKinds.
+func runnerNames() (names []string) {
+	for _, k := range runnerKinds() {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// checkRunner looks at what the run file's kind of runner needs.
+func checkRunner(r *runFile) error {
+	k, err := kindOf(r.File)
+	if err != nil {
+		return err
+	}
+	return k.check(r)
+}
+
+// newRunner makes the runner that the run file asks for.
+func newRunner(ctx context.Context, j controllerJob) (controller.Runner, error) {
+	k, err := kindOf(j.file.File)
+	if err != nil {
+		return nil, err
+	}
+	return k.make(ctx, j)
+}
+
+// newLocal makes the runner of processes on this machine.
+func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
+	f := j.file
+	o := local.Options{
+		Command: config.Expand(f.Agent.Command, string(j.dir)), Dir: f.Dir, State: j.dir.attempts(),
+		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input),
+		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
+		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log,
+	}
+	if !f.Agent.Worker {
+		return local.New(o)
+	}
+	o.Workers, o.WorkerStart = limits(f.File).Slots, time.Duration(f.Agent.StartTimeout)
+	return local.NewWorkers(o)
+}
+
+// keep maps the run file's word to the runner's.
+func keep(s string) local.Keep {
+	if s == "failed" {
+		return local.KeepFailures
+	}
+	return local.Keep(s)
+}
+
+// inputMode maps the run file's ways of giving the input to the runner's.
+func inputMode(in config.Input) local.InputMode {
+	switch {
+	case in.File:
+		return local.InputFile
+	case in.Stdin:
+		return local.InputStdin
+	}
+	return local.InputEnv
+}
+
+// scope names what a runner's executions belong to, the same after a restart.
+func scope(d runDir, run fulgur.RunID) string { return string(d) + "#" + string(run) }

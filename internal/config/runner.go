@@ -1,0 +1,66 @@
+package config
+
+import (
+	"net/url"
+	"slices"
+)
+
+// Runner says where agents run. What only one kind has is in a file of that
+// kind's: runner_container.go, runner_kubernetes.go, runner_sandbox.go.
+type Runner struct {
+	// local: processes on this machine. container: containers of an image on this machine. kubernetes: Jobs of a cluster.
+	Kind string `json:"kind" jsonschema:"enum=local,enum=container,enum=kubernetes"`
+	// Agents that run at once; auto: what the schedule asks for, within memory.
+	Slots Slots `json:"slots" jsonschema:"minimum=1"`
+	// Agents that may be starting at once; 0: as many as suit the kind.
+	Starting int `json:"starting" jsonschema:"minimum=0,maximum=100000"`
+	// Agents that are started per minute at most; 0: no limit.
+	StartRate int `json:"start_rate" jsonschema:"minimum=0,maximum=1000000"`
+	// The gateway's URL as agents reach it, where that is not the one that it listens on.
+	AgentURL string `json:"agent_url"`
+	// What keeps an agent from the rest of the machine. none: nothing, for code that you trust. auto: what this version offers on this machine, with a warning where that is nothing.
+	Sandbox string `json:"sandbox" jsonschema:"enum=auto,enum=none,enum=bubblewrap"`
+	// What one agent may use.
+	Limits Limits `json:"limits"`
+	// The image that agents run in; kinds container and kubernetes.
+	Image string `json:"image"`
+	// Template of the Kubernetes Job, relative to the run file; empty: a built-in one, from image and agent.command.
+	JobTemplate string `json:"job_template"`
+	// Kubernetes namespace of the Jobs.
+	Namespace string `json:"namespace"`
+	// What only kind container looks at.
+	Container Container `json:"container"`
+	// What only kind kubernetes looks at.
+	Kubernetes Kubernetes `json:"kubernetes"`
+}
+
+// runner checks what the kinds of runners share, and what each kind adds.
+func (c *checker) runner() {
+	r := c.f.Runner
+	if r.AgentURL != "" {
+		if u, err := url.Parse(r.AgentURL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			c.fail("runner.agent_url", "want a URL such as http://10.0.0.5:8080, got %q", r.AgentURL)
+		}
+	}
+	only := map[string][]string{
+		"runner.image":        {"container", "kubernetes"},
+		"runner.job_template": {"kubernetes"},
+		"runner.namespace":    {"kubernetes"},
+		"runner.kubernetes":   {"kubernetes"},
+		"runner.container":    {"container"},
+		"runner.sandbox":      {"local"},
+	}
+	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox"} {
+		if !slices.Contains(only[key], r.Kind) {
+			c.noEffect(key, "with runner.kind: "+r.Kind)
+		}
+	}
+	switch r.Kind {
+	case "local":
+		c.local()
+	case "container":
+		c.container()
+	case "kubernetes":
+		c.kubernetes()
+	}
+}

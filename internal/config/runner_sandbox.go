@@ -1,0 +1,82 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/invopop/jsonschema"
+)
+
+// Limits bound one agent with all its processes.
+type Limits struct {
+	// Memory, such as 2GiB; 0: no limit.
+	Memory Bytes `json:"memory"`
+	// Processes and threads at once; 0: no limit.
+	Processes int `json:"processes" jsonschema:"minimum=0,maximum=4000000"`
+	// The largest file that it may write, such as 1GiB; 0: no limit.
+	FileSize Bytes `json:"file_size"`
+	// CPU time of each of its processes; 0s: no limit.
+	CPUTime Duration `json:"cpu_time"`
+}
+
+// local checks what kind local has of its own: the sandbox and its limits.
+func (c *checker) local() {
+	l := c.f.Runner.Limits
+	c.later("runner.limits", l != Limits{}, "agents are bounded by their timeouts alone")
+	if c.f.Runner.Sandbox == "auto" {
+		c.warn("runner.sandbox", "this version has no sandbox yet: agents run with all rights of this user; write `sandbox: none` if you trust them")
+	}
+}
+
+// Bytes is an amount of memory or disk that is written as 512MiB, 2GiB or 1000000.
+type Bytes int64
+
+// units of Bytes, the longest first where one ends in another.
+var units = []struct {
+	name string
+	size int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}
+
+func (v *Bytes) setNode(d *decoder, n ast.Node, path string) {
+	d.scalar(n, path, "an amount such as 512MiB or 2GiB", func(s string) error {
+		size := int64(1)
+		for _, u := range units {
+			if rest, ok := strings.CutSuffix(s, u.name); ok {
+				s, size = strings.TrimSpace(rest), u.size
+				break
+			}
+		}
+		x, err := parseFloat(s)
+		if err == nil && (x < 0 || x*float64(size) > 1<<60) {
+			err = fmt.Errorf("out of range")
+		}
+		*v = Bytes(x * float64(size))
+		return err
+	})
+}
+
+// String writes the amount in the largest unit of which it is a whole number.
+func (v Bytes) String() string {
+	for i := 3; i >= 0 && v > 0; i-- {
+		if u := units[i]; int64(v)%u.size == 0 {
+			return strconv.FormatInt(int64(v)/u.size, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(v), 10)
+}
+
+// MarshalJSON writes the amount as text, and nothing as 0.
+func (v Bytes) MarshalJSON() ([]byte, error) {
+	if v == 0 {
+		return []byte("0"), nil
+	}
+	return json.Marshal(v.String())
+}
+
+// JSONSchema describes the two forms.
+func (Bytes) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "integer", Minimum: "0"}, {Type: "string", Pattern: `^[0-9]+(\.[0-9]+)? ?([KMGT]i?B)?$`}}}
+}
