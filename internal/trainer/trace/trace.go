@@ -44,8 +44,8 @@ const (
 // lineage once more. Beyond the calls it holds some hundred bytes a call. It
 // changes no call.
 //
-// Of calls with equal histories (the same prompt and the same answer), the
-// first one is continued.
+// Of calls with equal histories (the same prompt and the same answer), each is
+// continued once before one is continued twice, the latest before a call first.
 func Build(calls []fulgur.Call) *Forest {
 	n := len(calls)
 	f := &Forest{Parent: make([]int, n), Children: make([][]int, n), Skipped: make([]string, n)}

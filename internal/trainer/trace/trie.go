@@ -8,6 +8,8 @@ type trie struct {
 	calls    []fulgur.Call
 	nodes    []node
 	ended    []int32 // of each call, the node where its history ends
+	twin     []int32 // of each call, the one with the same history that was added before it, or NoParent
+	taken    []bool  // of each call: one continues it
 	distinct int     // tokens on all edges
 }
 
@@ -16,6 +18,7 @@ type node struct {
 	call       int32 // whose history the edge is part of
 	start, end int32 // the edge: that stretch of the history
 	ends       int32 // the first call by arrival whose history ends here, or NoParent
+	last       int32 // the call added last of those, or NoParent
 	first      int32 // the first call by arrival that passes or ends here; places fills it in
 	tip        int32 // a call that passed here lately
 
@@ -25,7 +28,10 @@ type node struct {
 }
 
 func newTrie(calls []fulgur.Call) *trie {
-	return &trie{calls: calls, ended: make([]int32, len(calls)), nodes: append(make([]node, 0, len(calls)+1), node{call: NoParent, ends: NoParent, tip: NoParent})}
+	n := len(calls)
+	t := &trie{calls: calls, ended: make([]int32, n), twin: make([]int32, n), taken: make([]bool, n), nodes: make([]node, 0, n+1)}
+	t.nodes = append(t.nodes, node{call: NoParent, ends: NoParent, last: NoParent, tip: NoParent})
+	return t
 }
 
 // next returns the child whose edge begins with a token, 0 if there is none.
@@ -79,7 +85,7 @@ func (t *trie) jump(other int32, prompt []int32, depth int) (at int32, length in
 // in the tree.
 func (t *trie) add(call int) (parent int) {
 	c := &t.calls[call]
-	parent = NoParent
+	from := int32(NoParent) // the node of the longest history that the prompt continues
 	at, depth, failed := int32(0), 0, int32(NoParent)
 	prompt, total := len(c.PromptIDs), len(c.PromptIDs)+len(c.SampledIDs)
 	for depth < total {
@@ -87,14 +93,14 @@ func (t *trie) add(call int) (parent int) {
 		t.nodes[at].tip = int32(call)
 		if tip != NoParent && tip != failed && depth < prompt {
 			if node, length, ok := t.jump(tip, c.PromptIDs, depth); ok {
-				at, depth, parent = node, length, int(t.nodes[node].ends)
+				at, depth, from = node, length, node
 				continue
 			}
 			failed = tip
 		}
 		child := t.nodes[at].next(t.at(int32(call), int32(depth)))
 		if child == 0 {
-			nd := node{call: int32(call), start: int32(depth), end: int32(total), ends: NoParent, tip: NoParent}
+			nd := node{call: int32(call), start: int32(depth), end: int32(total), ends: NoParent, last: NoParent, tip: NoParent}
 			at = t.append(at, t.at(int32(call), int32(depth)), nd)
 			t.distinct += total - depth
 			break
@@ -113,15 +119,45 @@ func (t *trie) add(call int) (parent int) {
 			nd = &t.nodes[child]
 		}
 		if nd.ends != NoParent && depth <= prompt {
-			parent = int(nd.ends)
+			from = child
 		}
 		at = child
 	}
-	if nd := &t.nodes[at]; nd.ends == NoParent || nd.ends > int32(call) {
+	nd := &t.nodes[at]
+	if nd.ends == NoParent || nd.ends > int32(call) {
 		nd.ends = int32(call)
 	}
+	t.twin[call], nd.last = nd.last, int32(call)
 	t.ended[call] = at
-	return parent
+	if from == NoParent {
+		return NoParent
+	}
+	return t.take(from, int32(call))
+}
+
+// take chooses which of the calls whose history ends at a node a call continues:
+// the latest before it that nothing continues yet, so that two conversations that
+// went alike for a while are two lineages and not one and its splinters.
+func (t *trie) take(node, call int32) int {
+	const most = 64 // looked at: a thousand equal calls shall not cost a million steps
+	best := int32(NoParent)
+	for k, n := t.nodes[node].last, 0; k != NoParent && n < most; k, n = t.twin[k], n+1 {
+		if t.taken[k] {
+			continue
+		}
+		if best == NoParent {
+			best = k
+		}
+		if k < call {
+			best = k
+			break
+		}
+	}
+	if best == NoParent {
+		best = t.nodes[node].ends
+	}
+	t.taken[best] = true
+	return int(best)
 }
 
 // shared returns how many leading tokens of an edge, from its token skip on, are
@@ -170,7 +206,7 @@ func (t *trie) append(parent, token int32, nd node) int32 {
 // new node in the middle.
 func (t *trie) split(parent, child, i int32) int32 {
 	nd := t.nodes[child]
-	mid := t.append(parent, t.at(nd.call, nd.start), node{call: nd.call, start: nd.start, end: i, ends: NoParent, tip: NoParent})
+	mid := t.append(parent, t.at(nd.call, nd.start), node{call: nd.call, start: nd.start, end: i, ends: NoParent, last: NoParent, tip: NoParent})
 	t.nodes[child].start = i
 	t.nodes[mid].link(t.at(nd.call, i), child)
 	return mid
