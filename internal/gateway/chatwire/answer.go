@@ -316,10 +316,11 @@ func (r *reader) content(c *Choice) {
 
 // prob reads a log prob; NaN is one that is missing or no number.
 func (r *reader) prob() float32 {
-	if p, ok := r.maybe(); ok {
-		return float32(p)
+	if c := r.peek(); c != '-' && c-'0' > 9 {
+		r.skip()
+		return float32(math.NaN())
 	}
-	return float32(math.NaN())
+	return r.float32()
 }
 
 // idList reads a list, valid JSON, of token ids; nil if there is anything else in it.

@@ -21,6 +21,10 @@ func TestPromptIDs(t *testing.T) {
 	}{
 		"long":                       {"[" + long + "7]", n + 1},
 		"with spaces":                {"[" + strings.ReplaceAll(long, ",", ", ") + "0]", n + 1},
+		"with a space missing":       {"[" + strings.ReplaceAll(long, ",", ", ") + "1,2, 3]", n + 3},
+		"with a space too many":      {"[" + long + "1, 2,3]", n + 3},
+		"of one digit each":          {"[" + strings.Repeat("7,", 400) + "7]", 401},
+		"with a long number in each": {"[" + strings.Repeat("2147483647,1,", 200) + "7]", 401},
 		"with more spaces":           {"[ " + strings.ReplaceAll(long, ",", " ,\n") + "0 ]", n + 1},
 		"short":                      {"[1,2]", 2},
 		"one":                        {"[1]", 1},
@@ -70,7 +74,9 @@ func TestNumbers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	list := []string{"0", "-0", "0.0", "-0.1", "1e400", "-1e400", "9007199254740991", "9007199254740992", "9007199254740993", "0.000000000000000001", "123456789012345678", "1234567890123456789",
 		"99999999999999999999999999999999", "1E5", "1e-7", "4.35", "-2.220446049250313e-16"}
-	for range 20000 {
+	for i := range 20000 {
+		f := math.Float64frombits(math.Float64bits(float64(rng.Float32()))&^(1<<29-1) + 1<<28 + uint64(i%9) - 4) // near the middle of two float32s
+		list = append(list, strconv.FormatFloat(-f, 'g', -1, 64), strconv.FormatFloat(f, 'f', 17+i%3, 64))
 		list = append(list, strconv.FormatFloat(-rng.ExpFloat64(), 'g', -1, 64), strconv.FormatFloat(rng.NormFloat64(), 'f', rng.IntN(18), 64))
 	}
 	for _, in := range list {
@@ -78,6 +84,10 @@ func TestNumbers(t *testing.T) {
 		want, _ := strconv.ParseFloat(in, 64)
 		if got := r.number(); math.Float64bits(got) != math.Float64bits(want) || !r.ended() {
 			t.Errorf("%s: %v", in, got)
+		}
+		r = scanner{b: []byte(in)}
+		if got := r.float32(); math.Float32bits(got) != math.Float32bits(float32(want)) || !r.ended() {
+			t.Errorf("%s as a float32: %v, want %v", in, got, float32(want))
 		}
 	}
 }

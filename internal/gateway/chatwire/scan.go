@@ -239,7 +239,7 @@ func (s *scanner) skip() (from, to int) {
 	case 'n':
 		s.word("null")
 	default:
-		s.number()
+		s.decimal()
 	}
 	if s.bad {
 		return 0, 0
@@ -260,36 +260,84 @@ var powers = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 
 
 // number reads the number that starts here. One that is too large is infinite.
 func (s *scanner) number() float64 {
+	d := s.decimal()
+	if !d.whole || d.m >= 1<<53 || d.after >= len(powers) {
+		f, _ := strconv.ParseFloat(s.cut(d.start, s.i), 64)
+		return f
+	}
+	return d.near() // both are held exactly, and so one division rounds right
+}
+
+// float32 is number rounded once more, to what a log prob is kept as. Numbers of 16
+// digits and more, which model servers write, are the same by less than number takes.
+func (s *scanner) float32() float32 {
+	d := s.decimal()
+	if d.whole && d.after < len(powers) {
+		// It is off by less than two units in its last place: that matters only near the
+		// middle of two float32s, and where these are no full ones.
+		f := d.near()
+		if rest := math.Float64bits(f) & (1<<29 - 1); d.m < 1<<53 || (rest-(1<<28-4) > 8 && math.Abs(f) > 1e-30 && math.Abs(f) < 1e30) {
+			return float32(f)
+		}
+	}
+	f, _ := strconv.ParseFloat(s.cut(d.start, s.i), 64)
+	return float32(f)
+}
+
+// decimal is a number as it stands there: m with after digits behind the point.
+type decimal struct {
+	start int
+	m     uint64
+	after int
+	minus bool
+	whole bool // m has all digits, and there is no exponent
+}
+
+// near is d, rounded at most twice.
+func (d *decimal) near() float64 {
+	f := float64(d.m) / powers[d.after]
+	if d.minus {
+		return -f
+	}
+	return f
+}
+
+// decimal passes over the number that starts here.
+func (s *scanner) decimal() (d decimal) {
 	b, i := s.b, s.i
-	start := i
+	d.start = i
 	if i < len(b) && b[i] == '-' {
+		d.minus = true
 		i++
 	}
-	first, m := i, uint64(0)
+	first := i
 	for i < len(b) && b[i]-'0' <= 9 {
-		m = m*10 + uint64(b[i]-'0')
+		d.m = d.m*10 + uint64(b[i]-'0')
 		i++
 	}
-	digits, after := i-first, 0
+	digits := i - first
 	if digits == 0 || b[first] == '0' && digits > 1 {
 		s.fail()
-		return 0
+		return decimal{whole: true}
 	}
 	if i < len(b) && b[i] == '.' {
 		i++
 		point := i
 		for i < len(b) && b[i]-'0' <= 9 {
-			m = m*10 + uint64(b[i]-'0')
+			d.m = d.m*10 + uint64(b[i]-'0')
 			i++
 		}
-		if after = i - point; after == 0 {
+		if d.after = i - point; d.after == 0 {
 			s.fail()
-			return 0
+			return decimal{whole: true}
 		}
 	}
-	simple := digits+after <= 18 && m < 1<<53 // both are held exactly, and so one division rounds right
+	if b[first] == '0' {
+		digits = 0 // it takes no room in m
+	}
+	d.whole = digits+d.after <= 19
 	if i < len(b) && b[i]|' ' == 'e' {
-		simple = false
+		d.whole = false
 		if i++; i < len(b) && (b[i] == '+' || b[i] == '-') {
 			i++
 		}
@@ -299,19 +347,11 @@ func (s *scanner) number() float64 {
 		}
 		if i == exponent {
 			s.fail()
-			return 0
+			return decimal{whole: true}
 		}
 	}
 	s.i = i
-	if !simple {
-		f, _ := strconv.ParseFloat(s.cut(start, i), 64)
-		return f
-	}
-	f := float64(m) / powers[after]
-	if first > start {
-		f = -f
-	}
-	return f
+	return d
 }
 
 // maybe is number; false for a value of another kind.
@@ -359,48 +399,98 @@ func (s *scanner) ids() []int32 {
 
 // plainIDs is ids for a list as servers write it. false: by other means.
 func (s *scanner) plainIDs() ([]int32, bool) {
-	b, i := s.b, s.i+1
-	end := bytes.IndexByte(b[i:], ']')
+	from := s.i + 1
+	end := bytes.IndexByte(s.b[from:], ']')
 	if end <= 0 {
 		return nil, false
 	}
-	out := make([]int32, 0, bytes.Count(b[i:i+end], []byte{','})+1)
-	for i+8 <= len(b) { // the eight bytes are there in every answer: a brace or two follow
-		// The digits in front of eight bytes, as a number: where they end, shift the
-		// others out, and join digits to pairs, fours and eights.
-		x := load(b, i) ^ ones*'0'
-		n := bits.TrailingZeros64((x+ones*(0x80-10)|x)&highs) / 8
+	list := s.b[from : from+end]
+	out := make([]int32, bytes.Count(list, []byte{','})+1)
+	r := idRun{b: s.b, gap: 1, last: ','}
+	if comma := bytes.IndexByte(list, ','); comma >= 0 && comma+1 < end && list[comma+1] == ' ' {
+		r.gap, r.last = 2, ' '
+	}
+	// A number starts where the one before it ends, which is known late: two halves side
+	// by side take little longer than one.
+	n, half := 0, 0
+	if comma := bytes.IndexByte(list[end/2:], ','); end > 256 && comma >= 0 {
+		half = end/2 + comma + r.gap
+		n = bytes.Count(list[:half], []byte{','})
+	}
+	i, j, ok := r.both(out[:n], out[n:], from, from+half)
+	if !ok || i != from+half || j != from+end+r.gap {
+		return nil, false
+	}
+	s.i = from + end + 1
+	return out, true
+}
+
+// idRun reads ids that are a comma apart, and a space where gap is 2.
+type idRun struct {
+	b    []byte
+	gap  int
+	last byte // of the gap
+}
+
+// both reads ids from i on into front and from j on, which is behind, into back, and
+// returns where the next ones would start.
+func (r *idRun) both(front, back []int32, i, j int) (int, int, bool) {
+	b, n := r.b, 0
+	for n < len(front) && n < len(back)-1 && i < j && j+8 < len(b) {
+		x, y := load(b, i)^ones*'0', load(b, j)^ones*'0'
+		k, l := digits(x), digits(y)
+		if b[i+k] != ',' || b[j+l] != ',' || !plain(x, k) || !plain(y, l) || r.gap > 1 && (b[i+k+1] != ' ' || b[j+l+1] != ' ') {
+			break
+		}
+		front[n], back[n] = int32(number(x, k)), int32(number(y, l))
+		i, j = i+k+r.gap, j+l+r.gap
+		n++
+	}
+	i, ok := r.one(front[n:], i)
+	if !ok {
+		return 0, 0, false
+	}
+	j, ok = r.one(back[n:], j)
+	return i, j, ok
+}
+
+// one is both for one list, with ids of any length.
+func (r *idRun) one(out []int32, i int) (int, bool) {
+	b := r.b
+	for n := range out {
 		var v uint64
-		switch {
-		case n == 0 || b[i] == '0' && n > 1:
-			return nil, false
-		case n < 8:
-			x <<= 64 - 8*n
-			x = x*10 + x>>8
-			v = (x&0x000000FF000000FF*(100+1000000<<32) + x>>16&0x000000FF000000FF*(1+10000<<32)) >> 32
-			i += n
-		default:
-			for n = i; n < len(b) && b[n]-'0' <= 9 && v <= math.MaxInt32; n++ {
-				v = v*10 + uint64(b[n]-'0')
-			}
-			if i = n; v > math.MaxInt32 || i == len(b) {
-				return nil, false
+		start := i
+		for ; i < len(b) && b[i]-'0' <= 9; i++ {
+			if v = v*10 + uint64(b[i]-'0'); v > math.MaxInt32 {
+				return 0, false
 			}
 		}
-		out = append(out, int32(v))
-		switch b[i] {
-		case ',':
-			if i++; b[min(i, len(b)-1)] == ' ' {
-				i++
-			}
-		case ']':
-			s.i = i + 1
-			return out, true
-		default:
-			return nil, false
+		if i == start || i == len(b) || b[start] == '0' && i > start+1 {
+			return 0, false
+		}
+		out[n] = int32(v)
+		if b[i] == ']' && n == len(out)-1 {
+			return i + r.gap, true
+		}
+		if i += r.gap; i > len(b) || b[i-r.gap] != ',' || b[i-1] != r.last {
+			return 0, false
 		}
 	}
-	return nil, false
+	return i, true
+}
+
+// digits is how many digits x begins with, eight bytes to which '0' was added without
+// carry.
+func digits(x uint64) int { return bits.TrailingZeros64((x+ones*(0x80-10)|x)&highs) / 8 }
+
+// plain says whether n digits of x are a number as JSON has it.
+func plain(x uint64, n int) bool { return n == 1 || n > 1 && x&0xFF != 0 }
+
+// number joins the first n digits of x, from 1 to 8, to pairs, fours and eights.
+func number(x uint64, n int) uint64 {
+	x <<= -8 * n & 63 // the others out
+	x = x*10 + x>>8
+	return (x&0x000000FF000000FF*(100+1000000<<32) + x>>16&0x000000FF000000FF*(1+10000<<32)) >> 32
 }
 
 // utf8 says whether all of it is UTF-8.
