@@ -1,7 +1,8 @@
 // Agent is the calc agent in a harness that fragments: it takes a turn that led
 // to an error out of its history, and for a share of its tasks it solves the task
-// anew, in fresh conversations, until two of them agree. What trains of a rollout
-// is then several samples, many of them where the model is unsure.
+// anew, in fresh conversations, until two of them (of some tasks three, or four …)
+// agree. What trains of a rollout is then several samples, many of them where the
+// model is unsure.
 package main
 
 import (
@@ -44,9 +45,10 @@ func number(name string, otherwise float64) (float64, error) {
 
 func run(ctx context.Context) error {
 	c, err := loop.FromEnv(os.Getenv)
-	share, e1 := number("ABLATION_VERIFY", .62)
-	most, e2 := number("ABLATION_ATTEMPTS", 6)
-	if err := errors.Join(err, e1, e2); err != nil {
+	share, e1 := number("ABLATION_VERIFY", .61)
+	again, e2 := number("ABLATION_AGAIN", .25)
+	most, e3 := number("ABLATION_ATTEMPTS", 12)
+	if err := errors.Join(err, e1, e2, e3); err != nil {
 		return err
 	}
 	question := os.Getenv("QUESTION")
@@ -56,19 +58,22 @@ func run(ctx context.Context) error {
 	// Which tasks are verified is a function of the rollout, not of what it samples.
 	h := fnv.New32a()
 	h.Write([]byte(os.Getenv("FULGUR_ROLLOUT_ID")))
-	verify := float64(h.Sum32()%1000) < 1000*share
+	draw := float64(h.Sum32()%10000) / 10000
+	need := 1 // answers that agree
+	for below := share; draw < below && need < int(most); below *= again {
+		need++
+	}
 	chat := loop.NewChat(c, &http.Client{Transport: loop.NewTransport()})
-	seen := map[string]bool{}
+	seen := map[string]int{}
 	for n := 1; ; n++ {
 		answer, err := attempt(ctx, chat, question, c.MaxCalls)
 		if err != nil {
 			return err
 		}
-		if !verify || seen[answer] || n >= int(most) {
+		if seen[answer]++; seen[answer] >= need || n >= int(most) {
 			fmt.Println(answer)
 			return nil
 		}
-		seen[answer] = true
 	}
 }
 
