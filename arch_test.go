@@ -52,7 +52,8 @@ var layout = map[string]row{
 
 	"controller":           {". controller/plan", false},
 	"controller/plan":      {".", true},
-	"controller/local":     {". controller/plan controller", false},
+	"controller/sandbox":   {".", false},
+	"controller/local":     {". controller/plan controller controller/sandbox", false},
 	"controller/container": {". controller/plan controller", false},
 	"controller/kube":      {". controller/plan controller jinja", false},
 

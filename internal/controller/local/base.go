@@ -151,6 +151,9 @@ func (b *base) shut() {
 		_ = null.Close()
 	}
 	b.sweepNow(func(string) bool { return false })
+	if b.Sandbox != nil {
+		b.Sandbox.Close()
+	}
 	close(b.events)
 }
 

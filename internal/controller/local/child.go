@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // forker starts processes from one thread that lives as long as it does: a
@@ -26,6 +27,8 @@ type forkJob struct {
 	argv  []string
 	attr  *os.ProcAttr
 	reply chan forked
+	// around is called with what forks, on the thread that does.
+	around func(fork func())
 }
 
 type forked struct {
@@ -44,14 +47,20 @@ func (f *forker) run() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread() // the thread goes back to the pool and lives on
 	for j := range f.jobs {
-		p, err := os.StartProcess(j.name, j.argv, j.attr)
-		j.reply <- forked{p, err}
+		var r forked
+		fork := func() { r.proc, r.err = os.StartProcess(j.name, j.argv, j.attr) }
+		if j.around == nil {
+			fork()
+		} else {
+			j.around(fork)
+		}
+		j.reply <- r
 	}
 }
 
-func (f *forker) start(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+func (f *forker) start(name string, argv []string, attr *os.ProcAttr, around func(fork func())) (*os.Process, error) {
 	reply := make(chan forked, 1)
-	f.jobs <- forkJob{name, argv, attr, reply}
+	f.jobs <- forkJob{name, argv, attr, reply, around}
 	r := <-reply
 	return r.proc, r.err
 }
@@ -85,6 +94,7 @@ type child struct {
 	handle string
 	proc   *os.Process
 	mark   string
+	cell   *sandbox.Cell // nil: none
 
 	gone  chan struct{} // closed when it has exited and its group is dead
 	state *os.ProcessState
@@ -122,6 +132,9 @@ func (c *child) wait() {
 	if stopping {
 		c.sweep()
 	}
+	if c.cell != nil {
+		c.cell.End(sandboxLimit)
+	}
 	close(c.gone)
 }
 
@@ -156,7 +169,15 @@ func (c *child) signal(sig syscall.Signal) {
 		return
 	}
 	c.known = append(c.known, below...)
-	_ = syscall.Kill(-c.pid, sig)
+	group := c.pid
+	if c.cell != nil && sig != syscall.SIGKILL && len(below) > 0 {
+		// The leader is bubblewrap, whose end is everybody's. The agent and its
+		// children are in the group of its only child, which does not hear signals.
+		group = below[0].pid
+	}
+	if syscall.Kill(-group, sig) != nil && group != c.pid { // the sandbox is not up yet
+		_ = syscall.Kill(-c.pid, sig)
+	}
 }
 
 // kill ends one process, if it still is the one that is meant.

@@ -14,9 +14,11 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 func TestMain(m *testing.M) {
+	sandbox.Inner(os.Args)
 	runnertest.Main()
 	if db := os.Getenv("FULGUR_TEST_CONTROLLER"); db != "" {
 		controllerProcess(db)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // Keep says which files of attempts stay.
@@ -63,6 +64,10 @@ type Options struct {
 	Secrets   []string      // a variable that holds one of these is not passed on
 	Scope     string        // what the agents belong to, such as the store's address and the run; the same after a restart
 	Log       *slog.Logger  // nil: nothing is logged
+
+	// Sandbox is what agents run in, and is closed with the runner; nil: nothing keeps
+	// them from what this user may do.
+	Sandbox *sandbox.Box
 
 	Workers     int           // NewWorkers: how many at once, at least 1
 	WorkerStart time.Duration // NewWorkers: how long a worker may take to read its first line; 0: 60 s
@@ -145,6 +150,9 @@ func (o Options) prepare() (*prepared, error) {
 		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the agent's command %q cannot be run: is it built, executable and on PATH?", o.Command[0]), err)
 	}
 	p := &prepared{Options: o, program: found, environ: filter(o.Environ, o.Secrets)}
+	if o.Sandbox != nil {
+		p.environ = sandbox.Environ(p.environ)
+	}
 	scope := sha256.Sum256([]byte(o.Scope))
 	p.owner = hex.EncodeToString(scope[:8]) + "/" + rand.Text()[:12]
 	return p, nil

@@ -84,10 +84,15 @@ func (r *Processes) launch(x *process) (err error) {
 		return err
 	}
 	own := map[string]string{markName: x.mark}
-	dir := r.Dir
+	vars, pass := r.vars(x.e)
+	l := launch{dir: r.Dir, mark: x.mark, pass: pass}
 	if r.Workspace || r.Input == InputFile {
-		if x.folder, dir, err = r.files(x.e, own); err != nil {
+		if x.folder, l.dir, err = r.files(x.e, own); err != nil {
 			return err
+		}
+		l.read = []string{own["FULGUR_INPUT_FILE"]}
+		if r.Workspace {
+			l.write = []string{l.dir}
 		}
 		defer func() {
 			if err != nil {
@@ -95,8 +100,7 @@ func (r *Processes) launch(x *process) (err error) {
 			}
 		}()
 	}
-	env, err := r.merge(mapped, x.e.Env, own)
-	if err != nil {
+	if l.env, err = r.merge(mapped, vars, own); err != nil {
 		return err
 	}
 	out, w, err := os.Pipe()
@@ -112,15 +116,15 @@ func (r *Processes) launch(x *process) (err error) {
 	if feed != nil {
 		defer func() { _ = stdin.Close() }()
 	}
-	p, err := r.forker.start(r.program, r.Command, &os.ProcAttr{Dir: dir, Env: env, Files: []*os.File{stdin, w, w}, Sys: attributes(r.orphans)})
-	if err != nil {
+	l.files = [3]*os.File{stdin, w, w}
+	if x.child, err = r.start(l); err != nil {
 		_ = out.Close()
 		if feed != nil {
 			_ = feed.Close()
 		}
-		return spawnError(r.program, dir, err)
+		return err
 	}
-	x.child, x.out, x.log = newChild(p, x.mark), out, controller.NewLogBuffer(r.LogCap)
+	x.out, x.log = out, controller.NewLogBuffer(r.LogCap)
 	go drainInto(x.log, out, x.read)
 	if feed != nil {
 		go func() { // ends at the latest when the process does: then nobody reads
@@ -159,10 +163,11 @@ func (r *Processes) follow(x *process) {
 		}
 	}
 	_ = x.out.Close()
-	exit := exitOf(x.child.state)
-	exit.CPU = r.spent(x.child.state)
+	log := x.log.Bytes()
+	exit := r.exitOf(x.child, controller.LastLines(log))
+	exit.CPU = r.cpuOf(x.child)
 	good := exit.Code == 0 && exit.Signal == "" && !x.child.stopped()
-	exit.Tail, exit.Log = r.keepLog(x.e, x.log.Bytes(), good)
+	exit.Tail, exit.Log = r.keepLog(x.e, log, good)
 	r.tidy(x.folder, good)
 	r.forget(x)
 	r.sweepSoon(r.alive)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // Workers runs agents in long-lived processes, for programs whose start is what
@@ -46,6 +48,7 @@ type job struct {
 	e      controller.Execution
 	line   []byte
 	folder string
+	pass   sandbox.Pass
 
 	// Guarded by base.mu:
 	worker  *worker
@@ -126,7 +129,8 @@ func (r *Workers) prepareJob(e controller.Execution) (*job, error) {
 		return nil, err
 	}
 	env := make(map[string]string, len(mapped)+len(e.Env))
-	for _, m := range []map[string]string{mapped, e.Env} {
+	vars, pass := r.vars(e)
+	for _, m := range []map[string]string{mapped, vars} {
 		for name, value := range m {
 			if err := controller.CheckVar(name, value); err != nil { // what works as a worker works as a process too
 				return nil, err
@@ -134,7 +138,7 @@ func (r *Workers) prepareJob(e controller.Execution) (*job, error) {
 			env[name] = value
 		}
 	}
-	j := &job{e: e}
+	j := &job{e: e, pass: pass}
 	dir := r.Dir
 	if r.Workspace || r.Input == InputFile {
 		if j.folder, dir, err = r.files(e, env); err != nil {
@@ -183,7 +187,7 @@ func (r *Workers) work(w *worker) {
 	}
 	if w.p != nil {
 		w.p.leave(r.Grace)
-		r.spent(w.p.child.state)
+		r.cpuOf(w.p.child)
 	}
 }
 
@@ -192,7 +196,7 @@ func (r *Workers) work(w *worker) {
 // there is one.
 func (r *Workers) replace(w *worker) {
 	old := w.p
-	r.spent(old.child.state)
+	r.cpuOf(old.child)
 	r.mu.Lock()
 	w.p = nil
 	closed := r.closed
@@ -235,7 +239,7 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 	}
 	if w.p != nil && (w.p.dead() || w.p.stray()) {
 		w.p.kill()
-		r.spent(w.p.child.state)
+		r.cpuOf(w.p.child)
 		r.mu.Lock()
 		w.p = nil
 		r.mu.Unlock()
@@ -254,6 +258,10 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 		return plan.Exit{Code: -1, Signal: "terminated"}
 	}
 	p.log.Reset()
+	if p.child.cell != nil {
+		p.child.cell.Let(j.pass)
+		defer p.child.cell.Let(sandbox.Pass{})
+	}
 	p.send(j.line)
 	if p.fresh {
 		if exit, ok := r.warm(p); !ok {
@@ -277,7 +285,7 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 	if line, ok := p.last(); ok { // it answered, and ended
 		return p.answer(line, j.e.Key.Rollout)
 	}
-	exit := exitOf(p.child.state)
+	exit := r.exitOf(p.child, controller.LastLines(p.log.Bytes()))
 	if exit.Code == 0 && !p.child.stopped() {
 		exit = plan.Exit{Code: -1, Failure: "protocol", Message: "the worker exited with code 0 without an answer"}
 	}
@@ -301,8 +309,8 @@ func (r *Workers) warm(p *pipes) (plan.Exit, bool) {
 			if p.taken() { // it read its line, and ended: that is the rollout's end
 				return plan.Exit{}, true
 			}
-			exit := exitOf(p.child.state)
-			if p.child.stopped() {
+			exit := r.exitOf(p.child, controller.LastLines(p.log.Bytes()))
+			if p.child.stopped() || exit.Failure != "" {
 				return exit, false
 			}
 			how := fmt.Sprintf("with code %d", exit.Code)
@@ -437,14 +445,22 @@ func (r *Workers) spawn(w *worker) (*pipes, error) {
 			return nil, spawnError("a pipe", "", err)
 		}
 	}
-	proc, err := r.forker.start(r.program, r.Command, &os.ProcAttr{Dir: r.Dir, Env: env, Files: []*os.File{files[0], files[3], files[5]}, Sys: attributes(r.orphans)})
+	l := launch{dir: r.Dir, env: env, files: [3]*os.File{files[0], files[3], files[5]}, mark: literals[markName]}
+	if r.Workspace || r.Input == InputFile { // of all its rollouts: they come after its start
+		l.write = []string{filepath.Join(r.State, "attempts")}
+		if err := os.MkdirAll(l.write[0], 0o700); err != nil {
+			closeAll()
+			return nil, spawnError("a folder", r.State, err)
+		}
+	}
+	c, err := r.start(l)
 	if err != nil {
 		closeAll()
-		return nil, spawnError(r.program, r.Dir, err)
+		return nil, err
 	}
 	_ = files[3].Close()
 	_ = files[5].Close()
-	p := &pipes{child: newChild(proc, literals[markName]), in: files[1], queue: files[0], out: files[2], err: files[4], log: controller.NewLogBuffer(r.LogCap),
+	p := &pipes{child: c, in: files[1], queue: files[0], out: files[2], err: files[4], log: controller.NewLogBuffer(r.LogCap),
 		lines: make(chan string, 16), quit: make(chan struct{}), read: make(chan struct{}), sent: make(chan struct{}), fresh: true}
 	close(p.sent)
 	go p.child.wait()

@@ -103,12 +103,14 @@ func behave(do, dir string) int {
 			if word == "daemon" {
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 			}
+			touch(arg + ".beat")
 			if err := cmd.Start(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 9
 			}
 			put(arg, strconv.Itoa(cmd.Process.Pid))
 		case "beat":
+			touch(arg)
 			go beats(arg)
 		case "pid":
 			put(arg, strconv.Itoa(os.Getpid()))
@@ -160,6 +162,10 @@ func call() error {
 	}
 	return nil
 }
+
+// touch makes the file of one that beats: who is killed before its first beat is
+// still, too.
+func touch(name string) { _ = os.WriteFile(name, nil, 0o600) }
 
 // put writes a file whole: who sees it sees its text.
 func put(name, text string) {

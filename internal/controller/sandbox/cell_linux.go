@@ -1,0 +1,445 @@
+package sandbox
+
+import (
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Box makes sandboxes of one kind. Its methods are safe for concurrent use.
+type Box struct {
+	o     Options
+	bwrap string
+	self  *os.File
+	relay *Relay   // nil: cells reach nothing
+	cg    *cgroups // nil: limits are each process's
+	note  string   // why cg is nil
+}
+
+// New makes a box, and runs an empty program in it to see that it works. Its
+// error says what is missing and what to do about that.
+func New(o Options) (*Box, error) {
+	const op = "set up the sandbox"
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Box{o: o, bwrap: o.Bwrap}
+	if b.bwrap == "" {
+		path, err := exec.LookPath("bwrap")
+		if err != nil {
+			return nil, fulgur.E(fulgur.KindUnsupported, op, "bubblewrap is not on this machine: "+Install, err)
+		}
+		b.bwrap = path
+	}
+	if o.Home == "" {
+		b.o.Home = os.Getenv("HOME")
+	}
+	for _, p := range o.View.Read {
+		if p == "/" || within(b.o.Home, p) || slices.Contains(private, p) {
+			return nil, fulgur.E(fulgur.KindInvalid, op, "the agents would see all of "+p+": keep the run file, and what runner.read names, in folders of their own", nil)
+		}
+	}
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return nil, fulgur.E(fulgur.KindInternal, op, "this program's own file cannot be read", err)
+	}
+	b.self = self
+	if o.Upstream != "" {
+		if b.relay, err = NewRelay(o.Upstream); err != nil {
+			return nil, errors.Join(err, self.Close())
+		}
+	}
+	if o.Limits.Memory > 0 || o.Limits.Processes > 0 {
+		if b.cg, err = openCgroups(); err != nil {
+			b.note = "no control group can be made here (" + err.Error() + "): runner.limits bound each process alone, not an agent's processes together"
+		}
+	}
+	if err := b.try(); err != nil {
+		b.Close()
+		return nil, fulgur.E(fulgur.KindUnsupported, op, err.Error(), nil)
+	}
+	return b, nil
+}
+
+// private are folders that every sandbox has of its own.
+var private = []string{"/tmp", "/var/tmp", "/dev", "/proc", "/home", "/root", "/run", "/var"}
+
+// Note says what the box lacks; "": nothing.
+func (b *Box) Note() string { return b.note }
+
+// Home is the agents' home.
+func (b *Box) Home() string { return b.o.Home }
+
+// Close is called when no cell is left.
+func (b *Box) Close() {
+	if b.relay != nil {
+		b.relay.Close()
+	}
+	if b.cg != nil {
+		b.cg.close()
+	}
+	_ = b.self.Close()
+}
+
+// Command is what a cell runs.
+type Command struct {
+	Program string   // absolute path
+	Args    []string // with the program's name
+	Dir     string   // working folder; it has to be visible
+	Env     []string
+	Files   [3]*os.File
+	Read    []string // visible beside the box's view, read-only
+	Write   []string // and writable
+}
+
+// Cell is one sandbox.
+type Cell struct {
+	Name string       // what to start
+	Argv []string     //
+	Attr *os.ProcAttr // with its files; Sys is the caller's to fill
+
+	box   *Box
+	pass  chan Pass // at most one
+	group *group
+	ends  []*os.File // the child's, ours to close after the start
+	ctl   *net.UnixConn
+	leash *os.File
+
+	mu  sync.Mutex
+	let Pass
+
+	// hear's, and after heard is closed everybody's:
+	opened  bool   // the first program was there
+	problem string // what it said
+	server  *http.Server
+	heard   chan struct{} // closed when the first program is over
+
+	hit string // End's
+	cpu time.Duration
+}
+
+// Cell prepares a sandbox. After it is started, or was not, Begin or Abandon has
+// to be called, and in the end End.
+func (b *Box) Cell(c Command) (cell *Cell, err error) {
+	cell = &Cell{Name: b.bwrap, box: b, heard: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			cell.Abandon()
+		}
+	}()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return cell, err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "sandbox")
+	cell.ends = append(cell.ends, theirs)
+	ours := os.NewFile(uintptr(pair[0]), "sandbox")
+	conn, err := net.FileConn(ours)
+	_ = ours.Close()
+	if err != nil {
+		return cell, err
+	}
+	cell.ctl = conn.(*net.UnixConn)
+	leash, held, err := os.Pipe()
+	if err != nil {
+		return cell, err
+	}
+	cell.leash = leash
+	cell.ends = append(cell.ends, held)
+	if b.cg != nil {
+		if cell.group, err = b.cg.make(b.o.Limits); err != nil {
+			return cell, err
+		}
+	}
+	view := b.o.View.with(c.Read, c.Write)
+	view.Show = append(view.Show, view.program(c.Program, b.o.Home)...)
+	cell.Argv = append(b.args(view, c.Dir), innerArgs(b.o.Limits, b.cg == nil, !b.o.without[GuardSeccomp], b.relay != nil)...)
+	cell.Argv = append(append(cell.Argv, c.Program), c.Args[1:]...)
+	cell.Attr = &os.ProcAttr{Dir: "/", Env: c.Env, Files: []*os.File{c.Files[0], c.Files[1], c.Files[2], theirs, b.self, held}}
+	return cell, nil
+}
+
+// args returns bubblewrap's command line, up to the first program's arguments.
+func (b *Box) args(v View, dir string) []string {
+	off := b.o.without
+	args := []string{"bwrap", "--unshare-user", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+		"--hostname", "sandbox", "--sync-fd", "5"}
+	for _, g := range []struct {
+		guard Guard
+		flag  string
+	}{{GuardNet, "--unshare-net"}, {GuardPID, "--unshare-pid"}, {GuardIPC, "--unshare-ipc"}, {GuardUserNS, "--disable-userns"}} {
+		if !off[g.guard] {
+			args = append(args, g.flag)
+		}
+	}
+	args = append(args, mounts(v, b.o.Home, b.o.Limits.File, os.Geteuid() == 0, off)...)
+	if dir == "" {
+		dir = "/tmp"
+	}
+	return append(args, "--chdir", dir, "--", "/proc/self/fd/4")
+}
+
+// Attributes adds what the sandbox needs to the child's, and returns what has to
+// be called around the start, on the thread that forks.
+func (c *Cell) Attributes(a *syscall.SysProcAttr) (around func(fork func())) {
+	c.Attr.Sys = a
+	if c.group == nil {
+		return func(fork func()) { fork() }
+	}
+	if c.group.v2 {
+		a.UseCgroupFD, a.CgroupFD = true, int(c.group.fd.Fd())
+		return func(fork func()) { fork() }
+	}
+	return func(fork func()) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		leave, err := c.group.enter(c.box.cg)
+		if err != nil {
+			c.box.o.Log.Warn("an agent's limits could not be set", "err", err)
+			fork()
+			return
+		}
+		defer leave()
+		fork()
+	}
+}
+
+// Begin goes on after the start: it serves the relay until End.
+func (c *Cell) Begin() {
+	c.closeEnds()
+	go c.hear()
+}
+
+func (c *Cell) closeEnds() {
+	for _, f := range c.ends {
+		_ = f.Close()
+	}
+	c.ends = nil
+}
+
+// Abandon frees what Cell has made, where nothing was started.
+func (c *Cell) Abandon() {
+	c.closeEnds()
+	if c.ctl != nil {
+		_ = c.ctl.Close()
+	}
+	if c.leash != nil {
+		_ = c.leash.Close()
+	}
+	if c.group != nil {
+		c.group.remove()
+	}
+}
+
+// hear reads what the sandbox's first program says, and serves its listener.
+func (c *Cell) hear() {
+	defer close(c.heard)
+	buf, oob := make([]byte, 1024), make([]byte, unix.CmsgSpace(4))
+	for {
+		n, k, _, _, err := c.ctl.ReadMsgUnix(buf, oob)
+		if err != nil || n == 0 {
+			return
+		}
+		switch buf[0] {
+		case saysHere:
+			c.opened = true
+			if k > 0 {
+				c.listen(oob[:k])
+			}
+		case saysError:
+			c.problem = string(buf[1:n])
+		}
+	}
+}
+
+// listen takes the listener out of a message and serves it.
+func (c *Cell) listen(oob []byte) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(msgs) != 1 {
+		return
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return
+	}
+	unix.CloseOnExec(fds[0])
+	f := os.NewFile(uintptr(fds[0]), "relay")
+	l, err := net.FileListener(f)
+	_ = f.Close()
+	if err != nil {
+		return
+	}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		p := c.let
+		c.mu.Unlock()
+		c.box.relay.serve(w, r, p)
+	})}
+	c.server = s
+	go func() { _ = s.Serve(l) }() // ends with End
+}
+
+// Let says which attempt the cell's requests belong to from now on.
+func (c *Cell) Let(p Pass) {
+	c.mu.Lock()
+	c.let = p
+	c.mu.Unlock()
+}
+
+// End is called when bubblewrap has ended: it waits until everything in the
+// sandbox is dead, at most for d, closes the relay, and frees what is left.
+func (c *Cell) End(d time.Duration) {
+	_ = c.leash.SetReadDeadline(time.Now().Add(d))
+	_, err := io.ReadFull(c.leash, make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.box.o.Log.Warn("a sandbox's processes have not ended yet", "after", d)
+	}
+	_ = c.ctl.SetReadDeadline(time.Now().Add(d))
+	<-c.heard
+	if c.server != nil { // hear has set it
+		_ = c.server.Close()
+	}
+	_ = c.leash.Close()
+	_ = c.ctl.Close()
+	if c.group != nil {
+		c.hit, c.cpu = c.group.hit(), c.group.cpu()
+		c.group.remove()
+	}
+}
+
+// CPU is the time that the sandbox's processes have used, as far as a control
+// group counted it. It is called after End.
+func (c *Cell) CPU() time.Duration { return c.cpu }
+
+// Problem says why the agent never ran, "" if it did: printed is what bubblewrap
+// printed. program says that the agent's program is what could not be started. It is called after End.
+func (c *Cell) Problem(printed string) (why string, program bool) {
+	switch {
+	case c.problem != "":
+		return c.problem, c.opened
+	case c.opened:
+		return "", false
+	}
+	return readable(printed), false
+}
+
+// Limit says which limit ended the agent, "" if none is known to have: signal
+// is the one that it died of, log the end of what it printed.
+func (c *Cell) Limit(signal syscall.Signal, printed string) string {
+	if c.hit != "" {
+		return c.hit
+	}
+	return limitBySigns(signal, printed, c.box.o.Limits)
+}
+
+// limitBySigns goes by what a limit leaves where no control group counts.
+func limitBySigns(signal syscall.Signal, text string, l Limits) string {
+	says := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
+	}
+	switch {
+	case signal == syscall.SIGXCPU:
+		return "cpu"
+	case signal == syscall.SIGXFSZ, l.File > 0 && says("File too large", "No space left on device", "file too large", "no space left on device", "EFBIG", "ENOSPC"):
+		return "disk"
+	case l.Memory > 0 && says("Cannot allocate memory", "cannot allocate memory", "MemoryError", "out of memory", "std::bad_alloc", "ENOMEM"):
+		return "memory"
+	case l.Processes > 0 && says("Resource temporarily unavailable", "resource temporarily unavailable", "can't start new thread", "EAGAIN"):
+		return "processes"
+	}
+	return ""
+}
+
+// try runs a program that only ends.
+func (b *Box) try() error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = null.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	cell, err := b.Cell(Command{Program: "/proc/self/fd/4", Args: []string{"true", trueName}, Env: []string{}, Files: [3]*os.File{null, w, w}})
+	if err != nil {
+		_ = w.Close()
+		return err
+	}
+	around := cell.Attributes(&syscall.SysProcAttr{})
+	var p *os.Process
+	around(func() { p, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr) })
+	_ = w.Close()
+	if err != nil {
+		cell.Abandon()
+		return err
+	}
+	cell.Begin()
+	said, _ := io.ReadAll(io.LimitReader(r, 4<<10))
+	st, err := p.Wait()
+	cell.End(time.Second)
+	switch {
+	case err != nil:
+		return err
+	case st.ExitCode() != 0:
+		why, _ := cell.Problem(string(said))
+		if why == "" {
+			why = readable(string(said))
+		}
+		return errors.New("bubblewrap does not work here: " + why)
+	}
+	return nil
+}
+
+// Env rewrites variables for a cell: addresses of the gateway become the
+// relay's, credentials a placeholder. It returns what the relay may let through
+// for them.
+func (b *Box) Env(vars map[string]string, secrets []string) (map[string]string, Pass) {
+	if b.relay == nil {
+		return vars, Pass{}
+	}
+	out := make(map[string]string, len(vars))
+	var p Pass
+	if len(secrets) > 0 {
+		p.Key = secrets[0]
+	}
+	local := "http://127.0.0.1:" + strconv.Itoa(Port)
+	for name, v := range vars {
+		if slices.Contains(secrets, v) {
+			out[name] = Placeholder
+			continue
+		}
+		rest, ok := strings.CutPrefix(v, b.relay.base)
+		if !ok || rest != "" && rest[0] != '/' {
+			out[name] = v
+			continue
+		}
+		out[name] = local + rest
+		if u, err := url.Parse(rest); err == nil && rest != "" {
+			p.Paths = append(p.Paths, strings.TrimRight(u.EscapedPath(), "/"), strings.TrimRight(u.EscapedPath(), "/")+"/")
+		}
+	}
+	p.Paths = append(p.Paths, "/openai/", "/anthropic/")
+	if b.o.without[GuardRelay] {
+		p.Paths = []string{"/"}
+	}
+	return out, p
+}

@@ -1,0 +1,237 @@
+package sandbox
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// cgroups makes a control group per cell, for the limits on the memory and the
+// processes of a whole tree. Version 1: below this process's own group in each
+// hierarchy. Version 2: below the nearest ancestor that has the controllers and can be
+// written; there a group with processes cannot have children with limits.
+type cgroups struct {
+	v2   bool
+	base map[string]string // controller → folder; v2: "" → folder
+	n    atomic.Int64
+}
+
+// group is one cell's.
+type group struct {
+	dirs map[string]string
+	v2   bool
+	fd   *os.File // v2: the child is born in it
+}
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// openCgroups makes the folder of a box, and removes those of boxes that were
+// killed.
+func openCgroups() (*cgroups, error) {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	paths := map[string]string{}
+	for line := range strings.Lines(string(own)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) == 3 {
+			for _, c := range strings.Split(parts[1], ",") {
+				paths[c] = parts[2]
+			}
+		}
+	}
+	name := fmt.Sprintf("fulgur-%d-%x", os.Getpid(), time.Now().UnixNano())
+	if _, v1 := paths["memory"]; v1 {
+		g := &cgroups{base: map[string]string{}}
+		for _, c := range []string{"memory", "pids", "cpuacct"} {
+			dir, err := makeBelow(filepath.Join(cgroupRoot, c), paths[c], name, "tasks")
+			if err != nil {
+				g.close()
+				return nil, err
+			}
+			g.base[c] = dir
+		}
+		return g, nil
+	}
+	for p := paths[""]; ; p = filepath.Dir(p) {
+		parent := filepath.Join(cgroupRoot, p)
+		dir := filepath.Join(parent, name)
+		sweepGroups(parent)
+		if err = os.Mkdir(dir, 0o755); err == nil {
+			if err = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory +pids"), 0o644); err == nil {
+				return &cgroups{v2: true, base: map[string]string{"": dir}}, nil
+			}
+			_ = os.Remove(dir)
+		}
+		if p == "/" || p == "." || p == "" {
+			return nil, err
+		}
+	}
+}
+
+// makeBelow makes a folder below this process's group, or below the root where
+// that is not mounted (in a container).
+func makeBelow(root, own, name, file string) (string, error) {
+	var last error
+	for _, parent := range []string{filepath.Join(root, own), root} {
+		sweepGroups(parent)
+		dir := filepath.Join(parent, name)
+		if last = os.Mkdir(dir, 0o755); last != nil {
+			continue
+		}
+		if f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0); err == nil {
+			return dir, f.Close()
+		} else {
+			last = err
+		}
+		_ = os.Remove(dir)
+	}
+	return "", last
+}
+
+// sweepGroups removes the groups of processes that are not there any more. Only
+// empty ones can be removed.
+func sweepGroups(parent string) {
+	left, _ := filepath.Glob(filepath.Join(parent, "fulgur-*"))
+	for _, dir := range left {
+		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[1])
+		if err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			continue
+		}
+		cells, _ := filepath.Glob(filepath.Join(dir, "*"))
+		for _, c := range cells {
+			_ = syscall.Rmdir(c)
+		}
+		_ = syscall.Rmdir(dir)
+	}
+}
+
+// make makes a cell's group.
+func (c *cgroups) make(l Limits) (*group, error) {
+	g := &group{dirs: map[string]string{}, v2: c.v2}
+	name := strconv.FormatInt(c.n.Add(1), 10)
+	for controller, base := range c.base {
+		dir := filepath.Join(base, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			g.remove()
+			return nil, err
+		}
+		g.dirs[controller] = dir
+	}
+	// bubblewrap's own two processes count too.
+	procs := l.Processes + 2
+	var err error
+	set := func(dir, file string, v int64) {
+		if err == nil && v > 2 {
+			err = os.WriteFile(filepath.Join(dir, file), strconv.AppendInt(nil, v, 10), 0o644)
+		}
+	}
+	if c.v2 {
+		set(g.dirs[""], "memory.max", l.Memory)
+		if l.Memory > 0 {
+			_ = os.WriteFile(filepath.Join(g.dirs[""], "memory.swap.max"), []byte("0"), 0o644) // not there without swap accounting
+		}
+		set(g.dirs[""], "pids.max", procs)
+	} else {
+		set(g.dirs["memory"], "memory.limit_in_bytes", l.Memory)
+		if l.Memory > 0 {
+			_ = os.WriteFile(filepath.Join(g.dirs["memory"], "memory.memsw.limit_in_bytes"), strconv.AppendInt(nil, l.Memory, 10), 0o644)
+		}
+		set(g.dirs["pids"], "pids.max", procs)
+	}
+	if err == nil && c.v2 {
+		g.fd, err = os.Open(g.dirs[""])
+	}
+	if err != nil {
+		g.remove()
+		return nil, err
+	}
+	return g, nil
+}
+
+// enter moves this thread into the group, so that the next child is born there;
+// the function that it returns moves it back. (Version 1; moving the child after its birth would
+// miss what it has started by then.)
+func (g *group) enter(c *cgroups) (leave func(), err error) {
+	if g.v2 {
+		return func() {}, nil
+	}
+	tid := strconv.AppendInt(nil, int64(syscall.Gettid()), 10)
+	leave = func() {
+		for controller := range g.dirs {
+			_ = os.WriteFile(filepath.Join(filepath.Dir(c.base[controller]), "tasks"), tid, 0o644)
+		}
+	}
+	for _, dir := range g.dirs {
+		if err := os.WriteFile(filepath.Join(dir, "tasks"), tid, 0o644); err != nil {
+			leave()
+			return nil, err
+		}
+	}
+	return leave, nil
+}
+
+// hit says which limit the tree has run into: "memory", "processes" or "".
+func (g *group) hit() string {
+	memory, pids := "memory.oom_control", "pids"
+	if g.v2 {
+		memory, pids = "memory.events", ""
+	}
+	dir := g.dirs["memory"]
+	if g.v2 {
+		dir = g.dirs[""]
+	}
+	if counter(filepath.Join(dir, memory), "oom_kill") > 0 {
+		return "memory"
+	}
+	if counter(filepath.Join(g.dirs[pids], "pids.events"), "max") > 0 {
+		return "processes"
+	}
+	return ""
+}
+
+// cpu is the CPU time of all that ran in the group.
+func (g *group) cpu() time.Duration {
+	if g.v2 {
+		return time.Duration(counter(filepath.Join(g.dirs[""], "cpu.stat"), "usage_usec")) * time.Microsecond
+	}
+	b, _ := os.ReadFile(filepath.Join(g.dirs["cpuacct"], "cpuacct.usage"))
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return time.Duration(n)
+}
+
+// counter reads a line "name N" of a file.
+func counter(file, name string) int {
+	b, _ := os.ReadFile(file)
+	for line := range bytes.Lines(b) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(string(line)), " "); ok && key == name {
+			n, _ := strconv.Atoi(value)
+			return n
+		}
+	}
+	return 0
+}
+
+// remove removes the group, which is empty by now.
+func (g *group) remove() {
+	if g.fd != nil {
+		_ = g.fd.Close()
+	}
+	for _, dir := range g.dirs {
+		_ = syscall.Rmdir(dir)
+	}
+}
+
+func (c *cgroups) close() {
+	for _, dir := range c.base {
+		_ = syscall.Rmdir(dir)
+	}
+}

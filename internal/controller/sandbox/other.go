@@ -1,0 +1,57 @@
+//go:build !linux
+
+package sandbox
+
+import (
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+)
+
+// Box makes sandboxes; on this system it makes none.
+type Box struct{}
+
+// Command is what a cell runs.
+type Command struct {
+	Program     string
+	Args        []string
+	Dir         string
+	Env         []string
+	Files       [3]*os.File
+	Read, Write []string
+}
+
+// Cell is one sandbox.
+type Cell struct {
+	Name string
+	Argv []string
+	Attr *os.ProcAttr
+}
+
+// New says that there is no sandbox on this system.
+func New(Options) (*Box, error) {
+	return nil, fulgur.E(fulgur.KindUnsupported, "set up the sandbox", "it is made of Linux's namespaces: run the agents on Linux, or in containers", nil)
+}
+
+// Inner does nothing here.
+func Inner([]string) {}
+
+func (b *Box) Note() string                { return "" }
+func (b *Box) Home() string                { return "" }
+func (b *Box) Close()                      {}
+func (b *Box) Cell(Command) (*Cell, error) { return nil, nil }
+func (c *Cell) Attributes(*syscall.SysProcAttr) func(fork func()) {
+	return func(fork func()) { fork() }
+}
+func (c *Cell) Begin()                              {}
+func (c *Cell) Abandon()                            {}
+func (c *Cell) Let(Pass)                            {}
+func (c *Cell) End(time.Duration)                   {}
+func (c *Cell) CPU() time.Duration                  { return 0 }
+func (c *Cell) Problem(string) (string, bool)       { return "", false }
+func (c *Cell) Limit(syscall.Signal, string) string { return "" }
+func (b *Box) Env(vars map[string]string, _ []string) (map[string]string, Pass) {
+	return vars, Pass{}
+}

@@ -1,0 +1,231 @@
+package sandbox
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// View is what a sandbox shows of the machine beside the system itself. All
+// paths are absolute; what does not exist is left out.
+type View struct {
+	Read  []string // folders and files, read-only
+	Hide  []string // not these, whatever is around them
+	Show  []string // read-only all the same: programs within what is hidden
+	Write []string // folders
+}
+
+// with returns the view with a cell's own folders.
+func (v View) with(read, write []string) View {
+	v.Show = slices.Concat(v.Show, read)
+	v.Write = slices.Concat(v.Write, write)
+	return v
+}
+
+// system is what every program needs.
+var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store", "/gnu/store"}
+
+// rootOnly are files of the system that only root can read: where the agent is
+// root's, nothing else keeps it from them.
+var rootOnly = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private",
+	"/etc/kubernetes", "/etc/rancher", "/etc/letsencrypt", "/etc/security/opasswd", "/etc/krb5.keytab"}
+
+// kernelFiles are files by which root changes the running system. Their
+// permissions look at the user outside the sandbox, not at capabilities:
+// without this, an agent that root started could set kernel.core_pattern and so
+// run a program outside. (bubblewrap 0.8.0 covers only those whose folder is writable.)
+var kernelFiles = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/mtrr", "/proc/dynamic_debug", "/proc/driver"}
+
+// mounts returns bubblewrap's arguments that make the view. Later ones lie over
+// earlier ones, so folders come before what is in them, and what is hidden
+// before what is shown all the same.
+func mounts(v View, home string, size int64, root bool, without map[Guard]bool) []string {
+	var args []string
+	bind := "--ro-bind"
+	if without[GuardSystem] {
+		bind = "--bind"
+	}
+	if without[GuardFiles] {
+		args = append(args, bind, "/", "/")
+	} else {
+		for _, dir := range system {
+			args = append(args, systemDir(bind, dir)...)
+		}
+		if root {
+			args = append(args, hidden(rootOnly)...)
+		}
+	}
+	args = append(args, "--proc", "/proc", "--dev", "/dev")
+	if root && !without[GuardKernel] {
+		for _, p := range kernelFiles {
+			if _, err := os.Lstat(p); err == nil {
+				args = append(args, "--ro-bind", p, p)
+			}
+		}
+	}
+	if !without[GuardFiles] {
+		private := []string{"/dev/shm", "/tmp", "/var/tmp"}
+		if home != "" && home != "/" && !within(home, "/tmp") {
+			private = append(private, home)
+		}
+		for _, dir := range private {
+			if size > 0 {
+				args = append(args, "--size", strconv.FormatInt(size, 10))
+			}
+			args = append(args, "--perms", "1777", "--tmpfs", dir)
+		}
+	}
+	for _, p := range outerFirst(v.Read) {
+		args = append(args, bind, p, p)
+	}
+	if !without[GuardHide] && !without[GuardFiles] {
+		args = append(args, hidden(v.Hide)...)
+	}
+	for _, p := range outerFirst(v.Show) {
+		args = append(args, bind, p, p)
+	}
+	for _, p := range outerFirst(v.Write) {
+		args = append(args, "--bind", p, p)
+	}
+	return args
+}
+
+// systemDir shows a folder of the system, or makes the link that it is.
+func systemDir(bind, dir string) []string {
+	st, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return nil
+	case st.Mode()&os.ModeSymlink != 0:
+		target, err := os.Readlink(dir)
+		if err != nil {
+			return nil
+		}
+		return []string{"--symlink", target, dir}
+	}
+	return []string{bind, dir, dir}
+}
+
+// hidden puts empty folders over folders, and an empty device over files.
+func hidden(paths []string) []string {
+	var args []string
+	for _, p := range outerFirst(paths) {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			p = real // a mount point is no link
+		}
+		if st, err := os.Stat(p); err == nil && st.IsDir() {
+			args = append(args, "--perms", "0555", "--tmpfs", p, "--remount-ro", p)
+		} else {
+			args = append(args, "--ro-bind", "/dev/null", p)
+		}
+	}
+	return args
+}
+
+// outerFirst returns the paths that exist, each once, parents before children.
+func outerFirst(paths []string) []string {
+	out := make([]string, 0, len(paths))
+	for _, p := range paths {
+		if _, err := os.Lstat(p); err == nil {
+			out = append(out, filepath.Clean(p))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// within says whether path is dir or below it.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimRight(dir, "/")+"/")
+}
+
+// program returns what has to be visible beside the view for a program to run:
+// the folder that it was installed to, for each link on the way to it. A program
+// X/bin/p brings X, unless that is a home or a root or holds what the view
+// speaks of; another brings its own file, and so does one in a hidden folder.
+func (v View) program(path, home string) []string {
+	var out []string
+	in := func(p string, dirs []string) bool {
+		return slices.ContainsFunc(dirs, func(dir string) bool { return within(p, dir) })
+	}
+	holds := func(dir string) bool {
+		return slices.ContainsFunc(slices.Concat(v.Read, v.Hide, v.Show, v.Write), func(p string) bool { return within(p, dir) })
+	}
+	for range 16 { // links that go in a circle end somewhere
+		if within(path, "/proc") {
+			break
+		}
+		base, prefix := filepath.Base(filepath.Dir(path)), filepath.Dir(filepath.Dir(path))
+		broad := filepath.Dir(prefix) == "/" && prefix != "/opt" || home != "" && within(home, prefix)
+		switch {
+		case in(path, v.Hide):
+			out = append(out, path)
+		case in(path, slices.Concat(system, v.Read, v.Show, v.Write, out)):
+		case (base == "bin" || base == "shims" || base == ".bin") && !broad && !holds(prefix):
+			out = append(out, prefix)
+		default:
+			out = append(out, path)
+		}
+		target, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = filepath.Clean(target)
+	}
+	return out
+}
+
+// Match returns what patterns name below dir: a path relative to it, with *, ?
+// and […] within one name; a pattern without a slash is looked for at any depth.
+// An absolute path stands for itself.
+func Match(dir string, patterns []string) ([]string, error) {
+	var out, names []string
+	for _, p := range patterns {
+		switch {
+		case filepath.IsAbs(p):
+			out = append(out, filepath.Clean(p))
+		case strings.ContainsRune(strings.TrimSuffix(p, "/"), '/'):
+			found, err := filepath.Glob(filepath.Join(globQuote(dir), p))
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, found...)
+		default:
+			if _, err := filepath.Match(p, "x"); err != nil {
+				return nil, err
+			}
+			names = append(names, strings.TrimSuffix(p, "/"))
+		}
+	}
+	if len(names) == 0 {
+		return out, nil
+	}
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil { // not ours to read: the agent, being us, cannot either
+			if d != nil && d.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		for _, n := range names {
+			if ok, _ := filepath.Match(n, d.Name()); ok && path != dir {
+				out = append(out, path)
+				if d.IsDir() {
+					return filepath.SkipDir
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// globQuote keeps what a folder's own name holds from meaning something.
+func globQuote(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}
