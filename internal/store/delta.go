@@ -257,7 +257,9 @@ func applyFront(base, delta []byte, need func([]byte) int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]byte, 0, len(base)+len(rest))
+	var out strings.Builder // its memory is not zeroed first
+	out.Grow(len(base) + len(rest))
+	front := func() []byte { return unsafe.Slice(unsafe.StringData(out.String()), out.Len()) }
 	limit := need(nil)
 	for _, p := range ps {
 		var from []byte
@@ -270,13 +272,13 @@ func applyFront(base, delta []byte, need func([]byte) int) ([]byte, error) {
 			from = base[p.from:min(len(base), p.from+p.n)]
 		}
 		// The front may end in the midst of a piece.
-		for len(from) > 0 && len(out) < limit {
-			n := min(len(from), limit-len(out))
-			out, from = append(out, from[:n]...), from[n:]
-			limit = need(out)
+		for len(from) > 0 && out.Len() < limit {
+			n := min(len(from), limit-out.Len())
+			out.Write(from[:n])
+			from, limit = from[n:], need(front())
 		}
-		if len(out) >= limit {
-			return out, nil
+		if out.Len() >= limit {
+			return front(), nil
 		}
 	}
 	return nil, errDelta

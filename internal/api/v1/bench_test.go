@@ -2,6 +2,7 @@ package v1
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"syscall"
@@ -39,11 +40,24 @@ func BenchmarkTriplets(b *testing.B) {
 	}
 	from := cpu()
 	for b.Loop() {
-		w := httptest.NewRecorder()
+		w := &sink{header: http.Header{}}
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/api/rollouts/r/events?format=triplet", nil))
-		if w.Code != 200 || w.Body.Len() < 1e6 {
-			b.Fatal(w.Code, w.Body.Len(), w.Body.Len())
+		if w.status != 200 || w.size < 1e6 {
+			b.Fatal(w.status, w.size)
 		}
 	}
 	b.ReportMetric((cpu()-from).Seconds()/float64(b.N), "cpu-s/op")
+}
+
+// sink counts an answer.
+type sink struct {
+	header       http.Header
+	status, size int
+}
+
+func (s *sink) Header() http.Header    { return s.header }
+func (s *sink) WriteHeader(status int) { s.status = status }
+func (s *sink) Write(b []byte) (int, error) {
+	s.size += len(b)
+	return len(b), nil
 }

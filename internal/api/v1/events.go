@@ -251,8 +251,7 @@ func mendNaN(b []byte) []byte {
 // ids only the last one is kept, where it stood. Rewards that came after the
 // rollout's end are in it: hooks of v1's trainer, which run then, grade so.
 func triplets(list []event) []event {
-	last := map[string]int{}
-	keys := make([]string, len(list))
+	keys, lengths := make([]string, len(list)), map[int]int{}
 	for i, e := range list {
 		if e.Type != modelRequest {
 			continue
@@ -262,15 +261,19 @@ func triplets(list []event) []event {
 		} else {
 			keys[i] = promptKey(promptIDs(gjson.GetBytes(e.Data, "response")))
 		}
-		if keys[i] != "" {
-			last[keys[i]] = i
+		lengths[len(keys[i])]++
+	}
+	last := map[string]int{} // of prompts as long as another: to hash all takes a tenth of the whole time
+	for i, k := range keys {
+		if lengths[len(k)] > 1 {
+			last[k] = i
 		}
 	}
 	out := make([]event, 0, len(list))
 	for i, e := range list {
 		switch {
 		case e.Type == modelRequest:
-			if keys[i] != "" && last[keys[i]] != i {
+			if at, again := last[keys[i]]; again && keys[i] != "" && at != i {
 				continue
 			}
 			if e.quick == nil {

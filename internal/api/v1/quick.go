@@ -70,12 +70,9 @@ func (q *quick) key() string {
 	return unsafe.String(&ids[0], len(ids)) // nobody writes to a response, and a copy is a tenth of the whole time
 }
 
-// append writes what tripletData makes of the call's event.
-func (q *quick) append(b []byte) []byte {
-	for _, part := range [...][]byte{[]byte(`{"prompt_token_ids":`), q.prompt, []byte(`,"response_token_ids":`), q.ids, []byte(`,"response_log_probs":`), q.probs, q.rest} {
-		b = append(b, part...)
-	}
-	return b
+// parts are what tripletData makes of the call's event.
+func (q *quick) parts() [7][]byte {
+	return [7][]byte{[]byte(`{"prompt_token_ids":`), q.prompt, []byte(`,"response_token_ids":`), q.ids, []byte(`,"response_log_probs":`), q.probs, q.rest}
 }
 
 // quickTriplet cuts a call's triplet out of it; nil if the call is not an exact
@@ -253,6 +250,9 @@ func skipSpace(b []byte, i int) int {
 // skipString returns the end of the string that starts at i; -1 if it has none.
 func skipString(b []byte, i int) int {
 	for at := i + 1; ; {
+		for near := min(len(b), at+16); at < near && b[at] != '"'; { // most are short
+			at++
+		}
 		n := bytes.IndexByte(b[at:], '"')
 		if n < 0 {
 			return -1
@@ -305,8 +305,11 @@ func skipValue(b []byte, i int) int {
 		return skipString(b, i)
 	case '[', '{':
 	default:
-		for i < len(b) && bytes.IndexByte([]byte(",]} \n\t\r"), b[i]) < 0 {
-			i++
+		for ; i < len(b); i++ {
+			switch b[i] {
+			case ',', ']', '}', ' ', '\n', '\t', '\r':
+				return i
+			}
 		}
 		return i
 	}
@@ -330,18 +333,14 @@ func skipValue(b []byte, i int) int {
 	return -1
 }
 
-// quickEvents writes a list of events, of which some are triplets already.
+// quickEvents writes a list of events, of which some are triplets already: these
+// stay where they are.
 func quickEvents(list []event) (written, error) {
-	size := 2
-	for i := range list {
-		if size += len(list[i].Data) + 512; list[i].quick != nil {
-			size += len(list[i].quick.prompt) + len(list[i].quick.ids) + len(list[i].quick.probs)
-		}
-	}
-	b := append(make(written, 0, size), '[')
+	out := make(written, 0, 2+8*len(list))
 	for i, e := range list {
-		if i > 0 {
-			b = append(b, ',')
+		before := byte(',')
+		if i == 0 {
+			before = '['
 		}
 		if e.quick != nil {
 			e.Data = json.RawMessage("0")
@@ -350,15 +349,27 @@ func quickEvents(list []event) (written, error) {
 		if err != nil {
 			return nil, err
 		}
+		head = append([]byte{before}, head...)
 		if e.quick == nil {
-			b = append(b, head...)
+			out = append(out, head)
 			continue
 		}
-		b = e.quick.append(append(b, bytes.TrimSuffix(head, []byte("0}"))...))
-		b = append(b, '}')
+		parts := e.quick.parts()
+		out = append(append(append(out, bytes.TrimSuffix(head, []byte("0}"))), parts[:]...), []byte{'}'})
 	}
-	return append(b, ']'), nil
+	if len(list) == 0 {
+		return written{[]byte("[]")}, nil
+	}
+	return append(out, []byte{']'}), nil
 }
 
-// written is an answer's body as it goes out.
-type written []byte
+// written is an answer's body as it goes out, in pieces: one of many megabytes is
+// not copied together first.
+type written [][]byte
+
+func (w written) size() (n int) {
+	for _, part := range w {
+		n += len(part)
+	}
+	return n
+}

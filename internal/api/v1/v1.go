@@ -13,6 +13,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/fulgur-rl/fulgur"
@@ -233,17 +234,22 @@ func answer(w http.ResponseWriter, status int, body any) {
 		w.WriteHeader(status)
 		return
 	}
-	b, ready := body.(written)
-	var err error
+	parts, ready := body.(written)
 	if !ready {
-		b, err = encode(body)
-	}
-	if err != nil {
-		status, b = http.StatusInternalServerError, []byte(`{"detail":"Internal Server Error"}`)
+		b, err := encode(body)
+		if err != nil {
+			status, b = http.StatusInternalServerError, []byte(`{"detail":"Internal Server Error"}`)
+		}
+		parts = written{b}
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(parts.size()))
 	w.WriteHeader(status)
-	_, _ = w.Write(b) // the caller may have left
+	for _, part := range parts {
+		if _, err := w.Write(part); err != nil {
+			return // the caller has left
+		}
+	}
 }
 
 // encode is json.Marshal without the escapes for HTML.
