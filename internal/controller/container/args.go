@@ -1,0 +1,144 @@
+package container
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// launch is how one container is started.
+type launch struct {
+	args    []string // of the client, from `run` or `create` on
+	environ []string // the client's, with the agent's variables
+	file    []byte   // the env file's text; nil: none is needed
+}
+
+// envFileMark stands in args where the env file's name goes.
+const envFileMark = "\x00env-file"
+
+// arguments makes the client's command line for an attempt. env are the agent's
+// variables: they go by name on the command line and by value in the client's
+// environment, for command lines can be read by everybody (ps), and an env file
+// cannot hold a line feed. Names that the client itself may look at go by an
+// env file.
+func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile string) (launch, error) {
+	l := launch{environ: r.Environ}
+	if r.Input == InputStdin {
+		l.args = []string{"create", "--interactive", "--attach", "stdin", "--attach", "stdout", "--attach", "stderr"}
+	} else {
+		l.args = []string{"run", "--detach"}
+	}
+	add := func(args ...string) { l.args = append(l.args, args...) }
+	add("--name", r.nameOf(k), "--pull", "never",
+		"--label", labelScope+"="+r.scope, "--label", labelRollout+"="+string(k.Rollout), "--label", labelAttempt+"="+string(k.Attempt),
+		"--cap-drop", "all", "--security-opt", "no-new-privileges")
+	if r.init {
+		add("--init")
+	}
+	// The log's cap is on disk too: an agent that never stops talking fills no disk.
+	size := strconv.Itoa(max(8*r.LogCap, 4<<20))
+	if r.client.podman {
+		add("--http-proxy=false", "--log-driver", "k8s-file", "--log-opt", "max-size="+size)
+	} else {
+		add("--log-driver", "json-file", "--log-opt", "max-size="+size, "--log-opt", "max-file=2")
+	}
+	if r.Network != "" {
+		add("--network", r.Network)
+	}
+	if r.ReadOnly {
+		add("--read-only", "--tmpfs", "/tmp")
+	}
+	for _, m := range r.Mounts {
+		add("--volume", m)
+	}
+	if inputFile != "" {
+		add("--volume", inputFile+":"+inputPath+":ro")
+	}
+	l.args = append(l.args, r.Limits.args()...)
+	if err := l.environment(env); err != nil {
+		return launch{}, err
+	}
+	add(r.Extra...)
+	if len(r.Command) > 0 {
+		add("--entrypoint", r.Command[0], r.Image)
+		add(r.Command[1:]...)
+	} else {
+		add(r.Image)
+	}
+	return l, nil
+}
+
+// args are the limits as options.
+func (l Limits) args() (out []string) {
+	if l.Memory > 0 {
+		m := strconv.FormatInt(l.Memory, 10)
+		out = append(out, "--memory", m, "--memory-swap", m)
+	}
+	if l.Processes > 0 {
+		out = append(out, "--pids-limit", strconv.Itoa(l.Processes))
+	}
+	if l.FileSize > 0 {
+		out = append(out, "--ulimit", fmt.Sprintf("fsize=%d:%d", l.FileSize, l.FileSize))
+	}
+	if l.CPUTime > 0 {
+		out = append(out, "--ulimit", fmt.Sprintf("cpu=%d:%d", l.CPUTime, l.CPUTime))
+	}
+	if l.CPUs > 0 {
+		out = append(out, "--cpus", strconv.FormatFloat(l.CPUs, 'f', -1, 64))
+	}
+	return out
+}
+
+// steering are beginnings of names by which a client, or the libraries below
+// it, can be told to do something else.
+var steering = []string{"CONTAINER", "DOCKER", "BUILDAH", "STORAGE_", "XDG_", "LD_", "GO", "SSL_", "REGISTRY_", "DBUS_", "LISTEN_", "NOTIFY_", "KUBE", "_CONTAINERS"}
+
+// ours says whether a variable must not reach the client's own environment.
+func ours(name string) bool {
+	switch strings.ToUpper(name) {
+	case "PATH", "HOME", "USER", "TMPDIR", "TERM", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY":
+		return true
+	}
+	return slices.ContainsFunc(steering, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// environment adds the agent's variables.
+func (l *launch) environment(env map[string]string) error {
+	var file strings.Builder
+	environ := slices.Clone(l.environ)
+	for _, name := range sorted(env) {
+		value := env[name]
+		if err := controller.CheckVar(name, value); err != nil {
+			return err
+		}
+		if !ours(name) {
+			environ = append(environ, name+"="+value)
+			l.args = append(l.args, "--env", name)
+			continue
+		}
+		if strings.ContainsAny(value, "\r\n") {
+			return fulgur.E(fulgur.KindInvalid, "", fmt.Sprintf("the environment variable %s would hold a line feed, which cannot be given to a container under a name that the container program reads itself: choose another name in agent.input.env", name), nil)
+		}
+		fmt.Fprintf(&file, "%s=%s\n", name, value)
+	}
+	if file.Len() > 0 {
+		l.file = []byte(file.String())
+		l.args = append(l.args, "--env-file", envFileMark)
+	}
+	l.environ = environ
+	return nil
+}
+
+func sorted(m map[string]string) []string {
+	names := make([]string, 0, len(m))
+	for n := range m {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}

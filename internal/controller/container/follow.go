@@ -1,0 +1,188 @@
+package container
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// follow sees a container to its end and tells it.
+func (r *Runner) follow(x *box) {
+	defer r.wg.Done()
+	exit := x.exit
+	if exit == nil {
+		exit = r.watch(x)
+	}
+	close(x.gone)
+	good := exit.Code == 0 && exit.Failure == "" && exit.Signal == "" && !x.stopped()
+	if x.exit == nil {
+		exit.Tail, exit.Log = r.keepLog(x, good)
+	}
+	if x.folder != "" && (r.Keep == KeepNone || r.Keep == KeepFailures && good) {
+		if err := os.RemoveAll(x.folder); err != nil {
+			r.Log.Warn("an attempt's folder could not be removed", "folder", x.folder, "err", err)
+		}
+	}
+	r.mu.Lock()
+	delete(r.live, x.key)
+	if x.exit == nil {
+		r.kept[x.key] = x.name
+	}
+	r.mu.Unlock()
+	r.events <- controller.Event{Key: x.key, Exit: exit}
+}
+
+func (x *box) stopped() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.stopping
+}
+
+// watch waits until the container has ended, and says how. It waits in a client
+// that is attached to the container: that ends when the container does. A client
+// may also end because it was killed, or its server restarted; so what has ended
+// is said by the container's state alone.
+func (r *Runner) watch(x *box) *plan.Exit {
+	stdin := x.input != nil
+	for nap := 100 * time.Millisecond; ; nap = min(2*nap, 10*time.Second) {
+		began := time.Now()
+		err := r.attach(x, stdin)
+		if stdin && classify(err) == troubleProgram { // it was only created before
+			exit, _ := r.unstarted(err, troubleProgram)
+			return exit
+		}
+		stdin = false
+		if time.Since(began) > 10*time.Second {
+			nap = 100 * time.Millisecond
+		}
+		if exit := r.ended(x, err); exit != nil {
+			return exit
+		}
+		if !r.pause(nap) {
+			nap = time.Second // Close waits for ends
+		}
+	}
+}
+
+// attach waits in a client until the container, or the client, ends. With stdin
+// the client starts it, and gives it its input.
+func (r *Runner) attach(x *box, stdin bool) error {
+	args := []string{"attach", "--no-stdin", "--sig-proxy=false", x.name}
+	if stdin {
+		args = []string{"start", "--attach", "--interactive", "--sig-proxy=false", x.name}
+	}
+	cmd := r.client.command(r.life, args...)
+	var bad tail
+	cmd.Stdout, cmd.Stderr = nil, &bad // the log is read at the end
+	if stdin {
+		cmd.Stdin = bytes.NewReader(x.input)
+	}
+	err := cmd.Run()
+	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() > 0 {
+		return &failure{cmd.ProcessState.ExitCode(), lastLine(string(bad.b))}
+	}
+	return err
+}
+
+// tail keeps the last bytes of what a client says beside the agent's own words.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if over := len(t.b) - 4096; over > 0 {
+		t.b = append(t.b[:0], t.b[over:]...)
+	}
+	return len(p), nil
+}
+
+// ended looks at a container whose client has ended; nil: it runs, or cannot be
+// looked at now.
+func (r *Runner) ended(x *box, attached error) *plan.Exit {
+	all, err := r.client.inspect(context.WithoutCancel(r.life), x.name)
+	switch {
+	case err != nil:
+		r.Log.Warn("a container cannot be looked at; trying again", "container", x.name, "err", err)
+		return nil
+	case len(all) == 0:
+		exit := plan.Failed(plan.ReasonDeleted, "somebody removed the container "+x.name)
+		return &exit
+	}
+	s := all[0].State
+	switch {
+	case s.Running || s.Status == "stopping" || s.Status == "paused" || s.Status == "restarting":
+		return nil
+	case !all[0].started():
+		why := s.Error
+		if f := (*failure)(nil); errors.As(attached, &f) {
+			why = f.text
+		}
+		exit := plan.Failed(plan.ReasonRuntime, fmt.Sprintf("%s could not start a container of %s: %s", r.client.path, r.Image, why))
+		return &exit
+	case s.OOMKilled:
+		exit := plan.Failed(plan.ReasonMemory, "the agent's container ran out of memory"+r.memory())
+		return &exit
+	case s.ExitCode == 137 && r.Limits.Memory > 0 && !x.stopped():
+		// conmon 2.1 misses it on cgroups v1: it looks at the counter before the kernel
+		// has counted. Whatever killed it, it came from within its limits.
+		exit := plan.Failed(plan.ReasonMemory, "the agent was killed, as when its container runs out of memory"+r.memory()+"; the runtime does not say by what")
+		return &exit
+	}
+	return &plan.Exit{Code: s.ExitCode}
+}
+
+func (r *Runner) memory() string {
+	if r.Limits.Memory == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (runner.limits.memory: %d bytes)", r.Limits.Memory)
+}
+
+// pause waits for d, and says whether the runner goes on.
+func (r *Runner) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-r.life.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// keepLog reads a container's log, writes it if the policy keeps it, and returns
+// its last lines.
+func (r *Runner) keepLog(x *box, good bool) (last, path string) {
+	if good && r.Logs != KeepAll {
+		return "", ""
+	}
+	buf := controller.NewLogBuffer(r.LogCap)
+	if err := r.client.logs(context.WithoutCancel(r.life), x.name, io.Writer(buf)); err != nil {
+		r.Log.Warn("a container's log cannot be read", "container", x.name, "err", err)
+	}
+	log := controller.Redact(buf.Bytes(), x.secrets)
+	if len(log) == 0 {
+		return "", ""
+	}
+	last = controller.LastLines(log)
+	if r.State == "" || r.Logs == KeepNone {
+		return last, ""
+	}
+	path = filepath.Join(r.State, "logs", fileName(x.key)+".log")
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = os.WriteFile(path, log, 0o600)
+	}
+	if err != nil {
+		r.Log.Warn("an attempt's log could not be written", "file", path, "err", err)
+		return last, ""
+	}
+	return last, path
+}
