@@ -168,12 +168,13 @@ func (c *Controller) execute(ctx, reporting context.Context, e *execution, o *op
 	}
 	key := plan.Key{Rollout: id, Attempt: opened.ID}
 	x := Execution{
-		Key:     key,
-		Env:     AgentEnv(c.o.AgentURL, c.o.Model, rollout, opened),
-		EnvMap:  v1EnvMap(rollout.Config),
-		Input:   Withhold(rollout.Input, rollout.Withhold),
-		Timeout: rollout.Timeout,
-		Secrets: []string{opened.Credential},
+		Key:      key,
+		Env:      AgentEnv(c.o.AgentURL, c.o.Model, rollout, opened),
+		EnvMap:   v1EnvMap(rollout.Config),
+		Template: v1JobTemplate(rollout.Config),
+		Input:    Withhold(rollout.Input, rollout.Withhold),
+		Timeout:  rollout.Timeout,
+		Secrets:  []string{opened.Credential},
 	}
 	if x.Timeout == 0 {
 		x.Timeout = c.o.Limits.Total

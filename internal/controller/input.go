@@ -126,6 +126,17 @@ type v1Config struct {
 	Local *struct {
 		EnvMap map[string]string `json:"env_map"`
 	} `json:"local"`
+	K8s *struct {
+		JobTemplate string `json:"job_template"`
+	} `json:"k8s"`
+}
+
+func v1JobTemplate(config json.RawMessage) string {
+	var c v1Config
+	if len(config) == 0 || json.Unmarshal(config, &c) != nil || c.K8s == nil {
+		return ""
+	}
+	return c.K8s.JobTemplate
 }
 
 func v1EnvMap(config json.RawMessage) map[string]string {

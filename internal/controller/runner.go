@@ -83,12 +83,15 @@ type Prover interface {
 
 // Execution is one attempt, ready to run.
 type Execution struct {
-	Key     plan.Key
-	Env     map[string]string // addresses, credential, ids
-	EnvMap  map[string]string // v1's env_map of the rollout; nil: the runner's own
-	Input   json.RawMessage   // without what is withheld
-	Timeout time.Duration     // of the active time; for the agent to know, 0: none
-	Secrets []string          // never to be written to a log
+	Key    plan.Key
+	Env    map[string]string // addresses, credential, ids
+	EnvMap map[string]string // v1's env_map of the rollout; nil: the runner's own
+	// Template is v1's k8s.job_template of the rollout; "": the runner's own. Only a
+	// runner of Jobs looks at it.
+	Template string
+	Input    json.RawMessage // without what is withheld
+	Timeout  time.Duration   // of the active time; for the agent to know, 0: none
+	Secrets  []string        // never to be written to a log
 }
 
 // Started is what Start returns.
