@@ -343,10 +343,14 @@ func (c *Cell) Problem(printed string) (why string, program bool) {
 // Limit says which limit ended the agent, "" if none is known to have: signal
 // is the one that it died of, log the end of what it printed.
 func (c *Cell) Limit(signal syscall.Signal, printed string) string {
-	if c.hit != "" {
+	l := c.box.o.Limits
+	switch {
+	case c.hit != "":
 		return c.hit
+	case signal == syscall.SIGKILL && l.CPU > 0 && c.cpu >= l.CPU: // it did not mind SIGXCPU
+		return "cpu"
 	}
-	return limitBySigns(signal, printed, c.box.o.Limits)
+	return limitBySigns(signal, printed, l)
 }
 
 // limitBySigns goes by what a limit leaves where no control group counts.
@@ -415,6 +419,9 @@ func (b *Box) try() error {
 func (b *Box) Env(vars map[string]string, secrets []string) (map[string]string, Pass) {
 	if b.relay == nil {
 		return vars, Pass{}
+	}
+	if b.o.without[GuardKey] {
+		secrets = nil
 	}
 	out := make(map[string]string, len(vars))
 	var p Pass

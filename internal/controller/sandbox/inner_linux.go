@@ -14,6 +14,13 @@ import (
 // innerName is the first argument of the program that runs in a sandbox first.
 const innerName = "sandbox-inner"
 
+// probeName is the first argument of a program that tries to get out, victimName
+// of one that is to be reached.
+const (
+	probeName  = "sandbox-probe"
+	victimName = "sandbox-victim"
+)
+
 // trueName is the first argument of a program that only ends.
 const trueName = "sandbox-true"
 
@@ -39,6 +46,10 @@ func Inner(args []string) {
 		return
 	case trueName:
 		os.Exit(0)
+	case victimName:
+		victim()
+	case probeName:
+		os.Exit(probed(args[2:]))
 	case innerName:
 	}
 	runtime.LockOSThread() // filter and limits are this thread's until it becomes the agent
@@ -134,6 +145,9 @@ func limit(kind int, soft, hard int64) error {
 func handOut() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return err
 	}
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: Port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {

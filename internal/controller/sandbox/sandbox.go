@@ -29,21 +29,20 @@ type Guard string
 
 // The guards.
 const (
-	GuardNet       Guard = "net"       // no network but the relay's
-	GuardPID       Guard = "pid"       // no processes but one's own
-	GuardIPC       Guard = "ipc"       // no shared memory of others
-	GuardFiles     Guard = "files"     // nothing but the view
-	GuardHide      Guard = "hide"      // what the view hides
-	GuardSystem    Guard = "system"    // the system is read-only
-	GuardKernel    Guard = "kernel"    // the kernel's settings are read-only
-	GuardSeccomp   Guard = "seccomp"   // the system call filter
-	GuardUserNS    Guard = "userns"    // no namespaces below one's own
-	GuardSecrets   Guard = "secrets"   // variables without keys
-	GuardRelay     Guard = "relay"     // the relay lets only an attempt's own paths through
-	GuardMemory    Guard = "memory"    // limits
-	GuardProcesses Guard = "processes" //
-	GuardDisk      Guard = "disk"      //
-	GuardCPU       Guard = "cpu"       //
+	GuardNet     Guard = "net"     // no network but the relay's
+	GuardPID     Guard = "pid"     // no processes but one's own
+	GuardIPC     Guard = "ipc"     // no shared memory of others
+	GuardUserNS  Guard = "userns"  // no namespaces below one's own
+	GuardFiles   Guard = "files"   // nothing but the view
+	GuardHide    Guard = "hide"    // what the view hides
+	GuardSystem  Guard = "system"  // what is to be read is not to be written
+	GuardKernel  Guard = "kernel"  // the kernel's settings are read-only
+	GuardSeccomp Guard = "seccomp" // the system call filter
+	GuardSecrets Guard = "secrets" // this process's variables without keys
+	GuardKey     Guard = "key"     // the credential stays outside
+	GuardRelay   Guard = "relay"   // the relay lets only an attempt's own paths through
+	GuardLimits  Guard = "limits"  // memory, processes, file sizes, CPU time
+	GuardAll     Guard = "sandbox" // no sandbox at all
 )
 
 // Limits bound an agent with all its processes. 0: no limit.
