@@ -33,8 +33,8 @@ type figures struct {
 	rollouts, calls, samples int
 	prompt, distinct         int // tokens: of all prompts and answers; of all histories, shared ones once
 	tokens, trained          int // of the samples
-	cpu                      time.Duration
-	most, beyond             float64 // bytes allocated per distinct token of the worst rollout: in all, and beyond its samples
+	cpu, writing             time.Duration // all, and of it what it takes to write samples out token by token
+	most, flat               float64 // bytes allocated per distinct token of the worst rollout: for its samples, and to write them out
 }
 
 func main() {
@@ -67,7 +67,8 @@ func main() {
 	fmt.Printf("%d rollouts, %d calls, %d tokens in prompts and answers, %d distinct\n", f.rollouts, f.calls, f.prompt, f.distinct)
 	fmt.Printf("ours       %8.3f s CPU  %d samples, %d tokens, %d trained; %.2f ns a token of the calls, %.1f ns a distinct one\n",
 		f.cpu.Seconds(), f.samples, f.tokens, f.trained, float64(f.cpu.Nanoseconds())/float64(f.prompt), float64(f.cpu.Nanoseconds())/float64(f.distinct))
-	fmt.Printf("           %8.2f bytes a distinct token of working memory for the worst rollout (bar 16); %.1f with the samples themselves\n", f.beyond, f.most)
+	fmt.Printf("           %8.3f s of it to write the samples out\n", f.writing.Seconds())
+	fmt.Printf("           %8.2f bytes a distinct token of working memory for the worst rollout, its samples included (bar 16); %.1f more to write them all out\n", f.most, f.flat)
 	if *python == "" {
 		return
 	}
@@ -129,16 +130,21 @@ func draw(seed, n, calls, tokens int, breaks float64, shared bool) [][]fulgur.Ca
 func (f *figures) measure(data [][]fulgur.Call) error {
 	runtime.GC()
 	before := cpuTime()
+	var written []fulgur.Sample
 	for _, calls := range data {
 		b := sample.Build("g", calls, sample.Options{})
-		f.samples += len(b.Samples)
+		start := cpuTime()
+		written = b.Samples() // the reference writes its own out too
+		f.writing += cpuTime() - start
+		f.samples += len(b.Sequences)
 		f.trained += b.Trained
 		f.distinct += b.Forest.Distinct
-		for i := range b.Samples {
-			f.tokens += len(b.Samples[i].Tokens)
+		for i := range b.Sequences {
+			f.tokens += b.Sequences[i].Len()
 		}
 	}
 	f.cpu += cpuTime() - before
+	runtime.KeepAlive(written)
 	for _, calls := range data {
 		f.rollouts++
 		f.calls += len(calls)
@@ -153,12 +159,13 @@ func (f *figures) measure(data [][]fulgur.Call) error {
 	runtime.ReadMemStats(&was)
 	b := sample.Build("g", data[0], sample.Options{})
 	runtime.ReadMemStats(&is)
-	all, own := int(is.TotalAlloc-was.TotalAlloc), 0
-	for i := range b.Samples {
-		own += len(b.Samples[i].Tokens) * (4 + 1 + 4 + 8) // id, mask, log prob, version
-	}
-	f.most = max(f.most, float64(all)/float64(b.Forest.Distinct))
-	f.beyond = max(f.beyond, float64(all-own)/float64(b.Forest.Distinct))
+	f.most = max(f.most, float64(is.TotalAlloc-was.TotalAlloc)/float64(b.Forest.Distinct))
+	// What the samples take when they are written out for an update.
+	runtime.ReadMemStats(&was)
+	flat := b.Samples()
+	runtime.ReadMemStats(&is)
+	runtime.KeepAlive(flat)
+	f.flat = max(f.flat, float64(is.TotalAlloc-was.TotalAlloc)/float64(b.Forest.Distinct))
 	return nil
 }
 

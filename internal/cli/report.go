@@ -384,14 +384,12 @@ func (b *reportBuilder) rollout(ctx context.Context, l *trainer.RolloutLine) (*r
 			calls[i].Trainable, calls[i].Untrainable = true, nil
 		}
 	}
-	o := b.config.Options()
-	o.Why = true
-	built := sample.Build(l.Group, calls, o)
-	for i, s := range built.Samples {
+	built := sample.Build(l.Group, calls, b.config.Options())
+	for i, s := range built.Samples() {
 		texts := b.render.TokenTexts(s.Tokens)
-		tokens := make([]report.Token, len(s.Tokens))
+		tokens, whys := make([]report.Token, len(s.Tokens)), built.Sequences[i].Why()
 		for j := range s.Tokens {
-			why := built.Why[i][j]
+			why := whys[j]
 			t := report.Token{Text: texts[j], ID: s.Tokens[j], LogProb: float64(s.LogProbs[j]), Version: int64(s.Versions[j]),
 				Sampled: why != sample.Prompt && why != sample.Observation}
 			t.Trained = why == sample.Trained && out.Advantage != nil && l.Advantage != 0

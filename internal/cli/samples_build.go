@@ -121,8 +121,8 @@ func writeSamples(w *data.SampleWriter, b *builtRollout) error {
 	if w == nil {
 		return nil
 	}
-	for _, s := range b.built.Samples {
-		if err := w.Write(b.labelled(s)); err != nil {
+	for i := range b.built.Sequences {
+		if err := w.Write(b.labelled(b.built.Sequences[i].Sample())); err != nil {
 			return fulgur.E(fulgur.KindExhausted, "write samples", "is there room on the disk?", err)
 		}
 	}
@@ -133,8 +133,8 @@ func (r *samplesResult) add(b *builtRollout, l trainer.RolloutLine) {
 	r.Rollouts++
 	r.Samples += l.Samples
 	r.Trained += l.Trained
-	for i := range b.built.Samples {
-		r.Tokens += len(b.built.Samples[i].Tokens)
+	for i := range b.built.Sequences {
+		r.Tokens += b.built.Sequences[i].Len()
 	}
 	switch b.line.SamplesHash {
 	case "":
@@ -155,8 +155,9 @@ func regrader(run *sampleRun, r *samplesResult) (func(*builtRollout), error) {
 	if g == nil {
 		return nil, fulgur.E(fulgur.KindUnsupported, "grade again", "this run has no built-in grader: its rewards came from the agents or from a command, which the record can't repeat", nil)
 	}
+	table := outcomeTable(run.file.Outcomes)
 	return func(b *builtRollout) {
-		if b.line.Class != fulgur.OutcomeOK && !run.file.Outcomes.AgentFailure.Reward.Graded {
+		if table.Follow(b.line.Class, b.line.Outcome) != (fulgur.Follow{}) {
 			return // the configured value, or masked
 		}
 		x, why, err := g.Grade(b.ro.Input, b.calls)
@@ -253,12 +254,12 @@ type sampleSet struct {
 	of    map[fulgur.RolloutID]rolloutSamples
 }
 
-func (s *sampleSet) put(id fulgur.RolloutID, samples []fulgur.Sample) {
+func (s *sampleSet) put(id fulgur.RolloutID, x rolloutSamples) {
 	if s.of == nil {
 		s.of = map[fulgur.RolloutID]rolloutSamples{}
 	}
 	s.order = append(s.order, id)
-	s.of[id] = sumSamples(samples)
+	s.of[id] = x
 }
 
 func (a *app) diffSamples(c *cobra.Command, args []string, f sampleFlags) error {
@@ -297,7 +298,7 @@ func (a *app) loadSet(c *cobra.Command, arg string, f sampleFlags, flags bool) (
 			return nil
 		})
 		for _, id := range order {
-			s.put(id, by[id])
+			s.put(id, sumSamples(by[id]))
 		}
 		return s, false, err
 	}
@@ -313,7 +314,11 @@ func (a *app) loadSet(c *cobra.Command, arg string, f sampleFlags, flags bool) (
 		}
 	}
 	err = run.each(c.Context(), config.Options(), func(b *builtRollout) error {
-		s.put(b.line.ID, b.built.Samples)
+		x := rolloutSamples{Samples: len(b.built.Sequences), Trained: b.built.Trained, Hash: b.built.Hash()}
+		for i := range b.built.Sequences {
+			x.Tokens += b.built.Sequences[i].Len()
+		}
+		s.put(b.line.ID, x)
 		return nil
 	})
 	return s, changed, err

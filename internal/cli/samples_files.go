@@ -105,7 +105,7 @@ func sampleWriter(to string) (func(*builtRollout) (int, error), func() error, er
 	if err != nil {
 		return nil, nil, err
 	}
-	return func(b *builtRollout) (int, error) { return len(b.built.Samples), writeSamples(w, b) }, w.Close, nil
+	return func(b *builtRollout) (int, error) { return len(b.built.Sequences), writeSamples(w, b) }, w.Close, nil
 }
 
 // conversation is a line for supervised fine-tuning, in the form that OpenAI's API
@@ -160,8 +160,8 @@ func messageWriter(to string) (func(*builtRollout) (int, error), func() error, e
 	e.SetEscapeHTML(false)
 	put := func(b *builtRollout) (int, error) {
 		n := 0
-		for _, s := range b.built.Samples {
-			last := s.Calls[len(s.Calls)-1]
+		for _, s := range b.built.Sequences {
+			last := s.Turns[len(s.Turns)-1].Call
 			i := slices.IndexFunc(b.calls, func(c fulgur.Call) bool { return c.ID == last })
 			if i < 0 || len(b.calls[i].Messages) == 0 || b.calls[i].Reply == nil {
 				continue // a call of text completions has no messages

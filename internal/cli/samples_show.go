@@ -95,9 +95,7 @@ func (a *app) showSamples(c *cobra.Command, f recordFlags, id fulgur.RolloutID, 
 	if err != nil {
 		return err
 	}
-	o := rec.samples.Options()
-	o.Why = true
-	b := sample.Build(r.Group, calls, o)
+	b := sample.Build(r.Group, calls, rec.samples.Options())
 	s := describe(id, calls, &b, decode)
 	if a.json {
 		return a.printJSON(s)
@@ -132,8 +130,8 @@ func describe(id fulgur.RolloutID, calls []fulgur.Call, b *sample.Built, decode 
 	for i := range calls {
 		s.Calls = append(s.Calls, shownCall{calls[i].ID, b.Forest.Parent[i], len(calls[i].PromptIDs), len(calls[i].SampledIDs), b.Reasons[i]})
 	}
-	for i, x := range b.Samples {
-		s.Samples = append(s.Samples, shownSample{x, b.Why[i]})
+	for i := range b.Sequences {
+		s.Samples = append(s.Samples, shownSample{b.Sequences[i].Sample(), b.Sequences[i].Why()})
 	}
 	for _, x := range b.Forest.Breaks {
 		t := x.Sides(calls, decode, sidesTokens)

@@ -110,7 +110,7 @@ func (j *tryJob) run(ctx context.Context) (err error) {
 		out.Refused, out.Refusal = act.Refused, act.Refusal
 	}
 	built := sample.Build("try", calls, sample.Options{})
-	out.Samples, out.Trainable = built.Samples, built.Trained
+	out.Samples, out.Trainable = built.Samples(), built.Trained
 	out.Verdict = j.verdict(out)
 	if j.app.json {
 		err = j.app.printJSON(out)

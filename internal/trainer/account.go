@@ -39,8 +39,8 @@ func (t *trainer) samplesConfig() SamplesConfig {
 
 // Take notes in a training rollout's line what became of its calls.
 func (l *RolloutLine) Take(b *sample.Built) {
-	l.Sampled, l.Trained, l.Samples, l.Lost, l.Again = b.Sampled, b.Trained, len(b.Samples), b.Lost, b.Again
-	l.SamplesHash = sample.Hash(b.Samples)
+	l.Sampled, l.Trained, l.Samples, l.Lost, l.Again = b.Sampled, b.Trained, len(b.Sequences), b.Lost, b.Again
+	l.SamplesHash = b.Hash()
 	l.Untrained, l.Breaks = nil, nil
 	add := func(m *map[string]int, key string) {
 		if *m == nil {

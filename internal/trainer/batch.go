@@ -10,6 +10,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/loss"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
@@ -43,7 +44,7 @@ func assign(e advantage.Estimator, o Objective, rollouts []ended) (advantage.Res
 		rollouts[i].score(&m, o)
 		votes := 1
 		if o.VoteBySample {
-			votes = max(1, len(rollouts[i].built.Samples))
+			votes = max(1, len(rollouts[i].built.Sequences))
 		}
 		at[i] = len(members)
 		members = append(members, slices.Repeat([]advantage.Member{m}, votes)...)
@@ -77,7 +78,7 @@ func split(rollouts []ended, parts int, seed uint64, current fulgur.PolicyVersio
 		for _, j := range part {
 			e := &rollouts[unmasked[j]]
 			total.Tokens += e.line.Sampled
-			total.Sequences += len(e.built.Samples)
+			total.Sequences += len(e.built.Sequences)
 		}
 		for _, j := range part {
 			if err := m.take(&rollouts[unmasked[j]], unmasked[j], total, current, o); err != nil {
@@ -98,8 +99,9 @@ func (b *minibatch) take(e *ended, index int, total loss.Totals, current fulgur.
 	}
 	b.live++
 	b.tokens += e.line.Trained
-	b.samples += len(e.built.Samples)
-	for k, s := range e.built.Samples {
+	b.samples += len(e.built.Sequences)
+	for k := range e.built.Sequences {
+		s := &e.built.Sequences[k]
 		d := datum(s)
 		trained := 0
 		for _, m := range d.Mask {
@@ -120,7 +122,7 @@ func (b *minibatch) take(e *ended, index int, total loss.Totals, current fulgur.
 
 // perToken returns the advantage of each target of a sample: the rollout's, or that
 // of the call that sampled it.
-func (e *ended) perToken(s fulgur.Sample, n int) []float64 {
+func (e *ended) perToken(s *sample.Sequence, n int) []float64 {
 	out := make([]float64, n)
 	for j := range out {
 		out[j] = e.line.Advantage
@@ -129,7 +131,7 @@ func (e *ended) perToken(s fulgur.Sample, n int) []float64 {
 		return out
 	}
 	for k, c := range e.calls {
-		if !slices.Contains(s.Calls, c.id) {
+		if !slices.ContainsFunc(s.Turns, func(t sample.Turn) bool { return t.Call == c.id }) {
 			continue
 		}
 		for j := c.at; j < c.at+c.n && j-1 < n; j++ {
@@ -140,26 +142,35 @@ func (e *ended) perToken(s fulgur.Sample, n int) []float64 {
 }
 
 // older says whether an earlier policy sampled a token that trains.
-func older(s fulgur.Sample, current fulgur.PolicyVersion) bool {
-	for i, v := range s.Versions {
-		if s.Mask[i] && v >= 0 && v < current {
-			return true
+func older(s *sample.Sequence, current fulgur.PolicyVersion) (found bool) {
+	for i := range s.Turns {
+		if t := &s.Turns[i]; t.Trains() {
+			t.Versions(func(_, _ int, v fulgur.PolicyVersion) { found = found || v >= 0 && v < current })
 		}
 	}
-	return false
+	return found
 }
 
 // datum shapes a sample for the engine: position i holds token i and predicts
 // token i+1. What lies behind the last trained token is left out.
-func datum(s fulgur.Sample) engine.Datum {
-	n := len(s.Tokens) - 1
-	for n > 0 && !s.Mask[n] {
-		n--
+func datum(s *sample.Sequence) engine.Datum {
+	n := 0
+	for i := range s.Turns {
+		if t := &s.Turns[i]; t.Trains() {
+			n = t.Start + t.Len - 1
+		}
 	}
-	d := engine.Datum{Tokens: s.Tokens[:n], Targets: s.Tokens[1 : n+1], OldLogProbs: s.LogProbs[1 : n+1], Mask: make([]float32, n)}
-	for i := range n {
-		if s.Mask[i+1] {
-			d.Mask[i] = 1
+	tokens := s.Tokens()
+	d := engine.Datum{Tokens: tokens[:n], Targets: tokens[1 : n+1], OldLogProbs: make([]float32, n), Mask: make([]float32, n)}
+	for i := range s.Turns {
+		t := &s.Turns[i]
+		for j := t.Start - 1; j < min(t.Start+t.Len-1, n); j++ {
+			if t.LogProbs != nil {
+				d.OldLogProbs[j] = t.LogProbs[j+1-t.Start]
+			}
+			if t.Trains() {
+				d.Mask[j] = 1
+			}
 		}
 	}
 	return d

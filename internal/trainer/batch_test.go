@@ -129,8 +129,8 @@ func TestMinibatchesAreWholeRolloutsAndAsManyAsAskedFor(t *testing.T) { // AL-08
 }
 
 func TestDatumPredictsTheNextToken(t *testing.T) {
-	s := fulgur.Sample{Tokens: []int32{1, 2, 3, 4, 5}, Mask: []bool{false, false, true, true, false}, LogProbs: []float32{0, 0, -3, -4, 0}}
-	d := datum(s)
+	s := sample.Sequence{Prompt: []int32{1, 2, 3, 4}, Answer: []int32{5}, Turns: []sample.Turn{{Start: 2, Len: 2, LogProbs: []float32{-3, -4}, Why: sample.Trained}, {Start: 4, Len: 1, Why: sample.Shared}}}
+	d := datum(&s)
 	if !slices.Equal(d.Tokens, []int32{1, 2, 3}) || !slices.Equal(d.Targets, []int32{2, 3, 4}) || !slices.Equal(d.Mask, []float32{0, 1, 1}) ||
 		!slices.Equal(d.OldLogProbs, []float32{0, -3, -4}) {
 		t.Errorf("got %+v", d)

@@ -204,8 +204,8 @@ func (t *trainer) penalties(ctx context.Context, rollouts []ended, m *measured) 
 		if rollouts[i].masked() {
 			continue
 		}
-		for _, s := range rollouts[i].built.Samples {
-			data, of = append(data, datum(s)), append(of, i)
+		for k := range rollouts[i].built.Sequences {
+			data, of = append(data, datum(&rollouts[i].built.Sequences[k])), append(of, i)
 		}
 	}
 	ref, err := t.o.Engine.(engine.Freezer).ForwardFrozen(ctx, data)
@@ -238,13 +238,17 @@ func staleness(rollouts []ended, current fulgur.PolicyVersion, values map[string
 		if rollouts[i].masked() {
 			continue
 		}
-		for _, s := range rollouts[i].built.Samples {
-			for j, v := range s.Versions {
-				if s.Mask[j] && v >= 0 {
-					age := max(0, float64(current-v))
-					sum, oldest = sum+age, max(oldest, age)
-					n++
+		for _, s := range rollouts[i].built.Sequences {
+			for k := range s.Turns {
+				t := &s.Turns[k]
+				if !t.Trains() {
+					continue
 				}
+				t.Versions(func(from, to int, v fulgur.PolicyVersion) {
+					age := max(0, float64(current-v))
+					sum, oldest = sum+age*float64(to-from), max(oldest, age)
+					n += float64(to - from)
+				})
 			}
 		}
 	}

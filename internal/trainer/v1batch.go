@@ -103,7 +103,7 @@ func (t *trainer) v1Batches(rollouts []ended, seed uint64, m *measured) ([]minib
 			l.Advantage, l.Weight = w.advantages[k][at], w.weights[k][at]
 		}
 		b.rollouts, b.live, b.samples = b.rollouts+1, b.live+1, b.samples+1
-		stale := slices.ContainsFunc(rollouts[row.Rollout].built.Samples, func(s fulgur.Sample) bool { return older(s, t.state.Version) })
+		stale := slices.ContainsFunc(rollouts[row.Rollout].built.Sequences, func(s sample.Sequence) bool { return older(&s, t.state.Version) })
 		b.add(d, row, stale || r.LogProbs == nil) // without the sampler's log probs there is nothing to compare
 	}
 	return out, nil

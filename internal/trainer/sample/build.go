@@ -1,8 +1,6 @@
 package sample
 
 import (
-	"slices"
-
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/trainer/trace"
 )
@@ -105,81 +103,48 @@ func (b *builder) emit(chain []int) {
 		}
 		return
 	}
-	n := b.ends[last]
-	s := fulgur.Sample{
-		Rollout: b.calls[last].Rollout, Group: b.group,
-		Tokens: make([]int32, 0, n), Mask: make([]bool, n), LogProbs: make([]float32, n),
-		Versions: make([]fulgur.PolicyVersion, n), Calls: make([]fulgur.CallID, 0, len(chain)),
-	}
-	for j := range s.Versions {
-		s.Versions[j] = -1
-	}
-	s.Tokens = append(append(s.Tokens, b.calls[last].PromptIDs...), b.calls[last].SampledIDs...)
-	var why []string
-	if b.o.Why {
-		why = slices.Repeat([]string{Observation}, n)
-		for j := range b.calls[chain[0]].PromptIDs {
-			why[j] = Prompt
-		}
-	}
-	for _, k := range chain {
-		b.place(&s, why, k)
+	c := &b.calls[last]
+	s := Sequence{Rollout: c.Rollout, Group: b.group, Prompt: c.PromptIDs, Answer: c.SampledIDs, Turns: make([]Turn, len(chain))}
+	for i, k := range chain {
+		s.Turns[i] = b.turn(k)
 	}
 	b.route(&s, chain)
-	b.Samples = append(b.Samples, s)
-	if b.o.Why {
-		b.Why = append(b.Why, why)
-	}
+	b.Sequences = append(b.Sequences, s)
 }
 
-// place writes what call k sampled into the sample.
-func (b *builder) place(s *fulgur.Sample, why []string, k int) {
+// turn is what call k sampled. It trains unless it did so in an earlier sequence.
+func (b *builder) turn(k int) Turn {
 	c := &b.calls[k]
-	trains := b.Reasons[k] == "" && !b.done[k]
-	at := len(c.PromptIDs)
-	span, version := 0, c.Endpoint.Version
-	for j := range c.SampledIDs {
-		for span < len(c.Spans) && c.Spans[span].Start <= j {
-			version = c.Spans[span].Version
-			span++
-		}
-		s.Versions[at+j] = version
-		s.Mask[at+j] = trains
-		if b.Reasons[k] == "" {
-			s.LogProbs[at+j] = c.LogProbs[j]
-		}
-		if trains {
-			b.Newest = max(b.Newest, version)
-			if b.Oldest < 0 || version < b.Oldest {
-				b.Oldest = version
+	t := Turn{Call: c.ID, Start: len(c.PromptIDs), Len: len(c.SampledIDs), spans: c.Spans, version: c.Endpoint.Version}
+	switch {
+	case b.Reasons[k] != "":
+		t.Why = Untrainable + b.Reasons[k]
+	case b.done[k]:
+		t.Why, t.LogProbs = Shared, c.LogProbs
+	default:
+		t.Why, t.LogProbs = Trained, c.LogProbs
+		t.Versions(func(_, _ int, v fulgur.PolicyVersion) {
+			b.Newest = max(b.Newest, v)
+			if b.Oldest < 0 || v < b.Oldest {
+				b.Oldest = v
 			}
-		}
-		if why != nil {
-			switch {
-			case trains:
-				why[at+j] = Trained
-			case b.Reasons[k] != "":
-				why[at+j] = Untrainable + b.Reasons[k]
-			default:
-				why[at+j] = Shared
-			}
-		}
+		})
 	}
-	s.Calls = append(s.Calls, c.ID)
 	b.done[k] = true
+	return t
 }
 
 // route gives the sample's tokens their routed experts: a sampled token those of
 // the pass that sampled it, any other those of the first call that had it in its
 // prompt.
-func (b *builder) route(s *fulgur.Sample, chain []int) {
+func (b *builder) route(s *Sequence, chain []int) {
 	if b.routes == nil {
 		if b.o.Replay {
-			b.NoRows += len(s.Tokens) - 1
+			b.NoRows += s.Len() - 1
 		}
 		return
 	}
-	s.Experts = make([][]uint16, len(s.Tokens))
+	s.Experts = make([][]uint16, s.Len())
 	at := 1
 	for _, k := range chain {
 		for ; at < b.ends[k]; at++ {

@@ -16,7 +16,7 @@ import (
 func TestLevelCallIsASampleACall(t *testing.T) {
 	calls := numbered(call(ids(1), ids(11)), call(ids(1, 11, 2), ids(12)), call(ids(1, 11, 3), ids(13)))
 	calls[1].Trainable, calls[1].Untrainable = false, []string{fulgur.UntrainableAborted}
-	b := Build("g", calls, Options{Level: PerCall, Why: true})
+	b := Build("g", calls, Options{Level: PerCall})
 	if diff := cmp.Diff([]string{"(1) 11", "(1) (11) (3) 13"}, masks(b)); diff != "" {
 		t.Error(diff)
 	}
@@ -77,13 +77,13 @@ func TestExpertsComeFromThePassThatSampled(t *testing.T) {
 	b := Build("g", calls, Options{Replay: true})
 	// The last sampled token of the first call was no input there: what follows it is the second call's.
 	want := [][]uint16{nil, {0, 100}, {1, 100}, {2, 100}, {3, 200}, {4, 200}, {5, 200}}
-	if diff := cmp.Diff(want, b.Samples[0].Experts); diff != "" || b.NoRows != 0 {
+	if diff := cmp.Diff(want, b.Samples()[0].Experts); diff != "" || b.NoRows != 0 {
 		t.Errorf("%d without a row\n%s", b.NoRows, diff)
 	}
 	calls[1].RoutedExperts = rows(2, 200) // of what it sampled alone
 	b = Build("g", calls, Options{Replay: true})
 	want = [][]uint16{nil, {0, 100}, {1, 100}, {2, 100}, nil, {0, 200}, {1, 200}}
-	if diff := cmp.Diff(want, b.Samples[0].Experts); diff != "" || b.NoRows != 1 {
+	if diff := cmp.Diff(want, b.Samples()[0].Experts); diff != "" || b.NoRows != 1 {
 		t.Errorf("%d without a row\n%s", b.NoRows, diff)
 	}
 	calls[0].RoutedExperts = rows(1, 100) // for two tokens: one is missing
@@ -138,7 +138,8 @@ func TestExpertsAreReadAsUpstreamsGiveThem(t *testing.T) {
 
 func TestHashTellsWhatTeachesApart(t *testing.T) {
 	base := func() []fulgur.Sample {
-		return Build("g", numbered(call(ids(1), ids(11)), call(ids(1, 11, 2), ids(12))), Options{}).Samples
+		b := Build("g", numbered(call(ids(1), ids(11)), call(ids(1, 11, 2), ids(12))), Options{})
+		return b.Samples()
 	}
 	want := Hash(base())
 	same := base()
@@ -174,11 +175,11 @@ func TestInvariantsUnderAllOptions(t *testing.T) {
 		}
 		before := fmt.Sprint(calls)
 		b := Build("g", calls, o)
-		if again := Build("g", calls, o); Hash(b.Samples) != Hash(again.Samples) || fmt.Sprint(calls) != before {
+		if again := Build("g", calls, o); b.Hash() != again.Hash() || b.Hash() != Hash(b.Samples()) || fmt.Sprint(calls) != before {
 			t.Fatalf("seed %d: building changes something", seed)
 		}
 		trained, lost, sampled := map[int32]int{}, 0, 0
-		for _, s := range b.Samples {
+		for _, s := range b.Samples() {
 			if !slices.Contains(s.Mask, true) || o.MaxTokens > 0 && len(s.Tokens) > o.MaxTokens {
 				t.Fatalf("seed %d: a sample of %d tokens, mask %v", seed, len(s.Tokens), s.Mask)
 			}

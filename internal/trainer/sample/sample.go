@@ -62,16 +62,13 @@ type Options struct {
 	// Replay: the experts of sampled tokens are replayed in training, so a call
 	// without a row for each of its tokens doesn't train (MissingExperts).
 	Replay bool
-	// Why asks for a reason per token (Built.Why).
-	Why bool
 }
 
 // Built is what became of one rollout's calls.
 type Built struct {
-	Samples []fulgur.Sample // those with at least one trained token, in order of their first call
-	Why     [][]string      // with Options.Why: Why[i][j] says why token j of sample i trains or not
-	Forest  *trace.Forest
-	Reasons []string // per call: "" if its tokens train, else why not
+	Sequences []Sequence // those with at least one trained token, in order of their first call
+	Forest    *trace.Forest
+	Reasons   []string // per call: "" if its tokens train, else why not
 
 	Sampled int                  // T: tokens sampled in the rollout's own conversation, trainable or not
 	Trained int                  // tokens that train
@@ -83,7 +80,8 @@ type Built struct {
 }
 
 // Build makes the samples of one attempt's calls, given in order of arrival. It
-// changes no call, and building twice gives the same.
+// changes no call, and building twice gives the same. What it gives are views of
+// the calls (see Sequence).
 //
 // Where several calls continue one, the first of them that leads to a trained
 // token continues its sequence; each other one opens a sequence of its own with
