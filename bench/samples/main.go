@@ -31,10 +31,10 @@ const batch = 50
 
 type figures struct {
 	rollouts, calls, samples int
-	prompt, distinct         int // tokens: of all prompts and answers; of all histories, shared ones once
-	tokens, trained          int // of the samples
+	prompt, distinct         int           // tokens: of all prompts and answers; of all histories, shared ones once
+	tokens, trained          int           // of the samples
 	cpu, writing             time.Duration // all, and of it what it takes to write samples out token by token
-	most, flat               float64 // bytes allocated per distinct token of the worst rollout: for its samples, and to write them out
+	most, flat               float64       // bytes allocated per distinct token of the worst rollout: for its samples, and to write them out
 }
 
 func main() {
