@@ -55,6 +55,14 @@ type Outcome struct {
 	Calls    int          `json:"calls"` // model calls on record
 }
 
+// Follow is what an outcome counts for in training: nothing (Mask: it neither
+// trains nor votes in its group's baseline), the reward Value, or, as the zero
+// value, what its grader gives.
+type Follow struct {
+	Mask  bool
+	Value *float64
+}
+
 // RolloutSpec is what creates a rollout. Creation is idempotent by ID: a known
 // one gives the stored rollout untouched.
 type RolloutSpec struct {

@@ -28,7 +28,9 @@ func (a *app) check(r *runFile) error {
 	}
 	per := r.Algorithm.GroupSize * r.Algorithm.GroupsPerStep
 	a.say("\nwould start: %d rollouts a step (%d rows x %d), at most %d agents at once, %d steps at most", per, r.Algorithm.GroupsPerStep, r.Algorithm.GroupSize, limits(r.File).Slots, r.Steps)
-	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
+	a.say("")
+	printOutcomes(a.Stderr, outcomeTable(r.Outcomes))
+	a.say("\ndata: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
 	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName(""))
 	return nil
 }

@@ -106,9 +106,8 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 	if o.ValidateEvery == 0 {
 		o.Stop = trainer.Stop{} // the run file's reader has warned
 	}
-	if f := r.Outcomes.AgentFailure.Reward; !f.Graded {
-		o.AgentFailure = &f.Value
-	}
+	table := outcomeTable(r.Outcomes)
+	o.Follow, o.AgentFailure = table.Follow, table.Agent.Value
 	return o, nil
 }
 
@@ -133,6 +132,6 @@ func limits(f *config.File) plan.Limits {
 	}
 	return plan.Limits{
 		Slots: slots, Starting: f.Runner.Starting, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
-		Retries: f.Outcomes.Infrastructure.Retries, Lost: 3,
+		Table: outcomeTable(f.Outcomes), Lost: lostAttempts, Backoff: time.Duration(f.Outcomes.Infrastructure.Backoff),
 	}
 }

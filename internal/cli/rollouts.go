@@ -15,6 +15,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/api/client"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/internal/trainer"
 )
 
@@ -43,6 +44,8 @@ type record struct {
 	model fs.FS                                    // the run's; nil where it isn't known
 	// samples says how the run builds samples; lineages without a limit where that isn't known.
 	samples trainer.SamplesConfig
+	// table says what each way to end leads to; nil where that isn't known.
+	table *plan.Table
 }
 
 func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
@@ -76,6 +79,8 @@ func (a *app) openRecord(c *cobra.Command, f recordFlags) (*record, error) {
 	for _, l := range lines {
 		r.lines[l.ID] = l
 	}
+	table := outcomeTable(file.Outcomes)
+	r.table = &table
 	if r.model, err = modelFiles(file.Model, file.Dir); err != nil {
 		r.model = nil // moved since; the record can be read without it
 	}
@@ -316,11 +321,11 @@ func (a *app) showRollout(c *cobra.Command, f recordFlags, id fulgur.RolloutID) 
 	if a.json {
 		return a.printJSON(s)
 	}
-	a.printRollout(s)
+	a.printRollout(s, rec.table)
 	return nil
 }
 
-func (a *app) printRollout(s shownRollout) {
+func (a *app) printRollout(s shownRollout, table *plan.Table) {
 	r := &s.Rollout
 	fmt.Fprintf(a.Stdout, "rollout %s  %s  reward %s\n", r.ID, r.State, number(r.Reward))
 	fmt.Fprintf(a.Stdout, "input   %s\n", r.Input)
@@ -331,6 +336,13 @@ func (a *app) printRollout(s shownRollout) {
 			end = fmt.Sprintf("%s/%s  %s", at.Outcome.Class, at.Outcome.Reason, at.Outcome.Message)
 		}
 		fmt.Fprintf(a.Stdout, "attempt %s  %s  %s\n", at.ID, at.Phase, end)
+		switch {
+		case at.Outcome == nil:
+		case i < len(s.Attempts)-1 || !r.State.Terminal():
+			fmt.Fprintln(a.Stdout, "  another attempt follows")
+		case table != nil && r.IsTrain && at.Outcome.Class != fulgur.OutcomeOK:
+			fmt.Fprintf(a.Stdout, "  no attempt follows; it %s\n", plan.Text(table.Follow(at.Outcome.Class, at.Outcome.Reason)))
+		}
 	}
 	if l := s.Trained; l != nil {
 		fmt.Fprintf(a.Stdout, "trained step %d, advantage %+.3f, %d samples, %d of %d sampled tokens, weight %+.2g a token  %s\n",

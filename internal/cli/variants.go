@@ -14,7 +14,9 @@ import (
 // variants names what this build offers. A new engine, runner, estimator, loss
 // or grader is one line here and one where it is made.
 func variants() config.Variants {
+	reasons, retried, steered := reasonNames()
 	return config.Variants{
+		"outcomes.reasons": reasons, "outcomes.reasons.retries": retried, "outcomes.reasons.agent": steered,
 		"engine":         {"embedded"},
 		"runner.kind":    runnerNames(),
 		"runner.sandbox": {"auto", "none"},

@@ -62,6 +62,7 @@ func (c *checker) all() {
 	c.names()
 	c.agent()
 	c.runner()
+	c.outcomes()
 	c.reward()
 	c.auxiliary()
 	c.length()
@@ -146,7 +147,7 @@ func (c *checker) agent() {
 	if a.Timeout == 0 {
 		c.fail("agent.timeout", "want more than 0s: an agent that hangs would hold its slot for ever")
 	}
-	if !a.Worker {
+	if !a.Worker && c.f.Runner.Kind == "local" {
 		c.noEffect("agent.start_timeout", "without agent.worker: a process's start counts as its active time")
 	}
 }

@@ -25,7 +25,9 @@ const maxBytes = 256 << 10
 
 // Variants lists the names that this build offers for a key, by the key's
 // path: {"engine": {"embedded"}, "runner.kind": {"local"}}. For a key that is
-// not listed every known name is offered.
+// not listed every known name is offered. outcomes.reasons lists the reasons;
+// outcomes.reasons.retries those that another attempt may follow, and
+// outcomes.reasons.agent those that an agent can bring about.
 type Variants map[string][]string
 
 // offered returns the known names of a key that are offered.
@@ -139,6 +141,10 @@ func (d *decoder) override(root reflect.Value, o Override) {
 			m[part] = o.Value
 			v.Set(reflect.ValueOf(m))
 			d.set[path] = place{source: o.Source}
+			return
+		}
+		if _, whole := v.Interface().(Reasons); whole {
+			sub.fail(nil, "%s is given whole, such as %s={timeout: {then: -1}}", path, path)
 			return
 		}
 		if v.Kind() != reflect.Struct {

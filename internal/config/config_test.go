@@ -25,6 +25,8 @@ var offered = Variants{
 	"schedule.mode":  {"synchronous"},
 	"reward.builtin": {"final-answer"},
 	"history":        {"deployed"},
+
+	"outcomes.reasons": {"timeout", "memory", "node"}, "outcomes.reasons.retries": {"node"}, "outcomes.reasons.agent": {"timeout", "memory"},
 }
 
 // small is the least that is complete.
@@ -225,6 +227,11 @@ func TestRefused(t *testing.T) {
 		"a run's name that is no folder":                     {small + "run: ../x", `run: want letters, digits`},
 		"greedy training":                                    {small + "sampling: {temperature: 0}", `sampling.temperature: greedy rollouts`},
 		"a pattern without group":                            {"reward: {builtin: final-answer, expected: input.a, compare: pattern, pattern: x}", `want a group around the answer`},
+		"a reason that is none":                              {small + "outcomes: {reasons: {timeot: {then: 0}}}", `run.yaml:6:22: outcomes.reasons: unknown reason "timeot"; did you mean "timeout"?`},
+		"a second try for failing":                           {small + "outcomes: {reasons: {timeout: {retries: 1}}}", `outcomes.reasons.timeout: retries: this is no failure that another attempt may mend`},
+		"a rule of nothing":                                  {small + "outcomes: {reasons: {node: 3}}", `outcomes.reasons.node: want retries, then, or both`},
+		"a rule's unknown key":                               {small + "outcomes: {reasons: {node: {retry: 3}}}", `outcomes.reasons.node: unknown key "retry"; keys here: retries, then`},
+		"a consequence that is none":                         {small + "outcomes: {reasons: {node: {then: drop}}}", `outcomes.reasons.node.then: want mask, graded or a number, got "drop"`},
 		"an alias without anchor":                            {small + "run: *x", `no anchor &x`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -252,24 +259,27 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 // UI-07: a key that has no effect in this mode is a warning.
 func TestWarnings(t *testing.T) {
 	for name, c := range map[string]struct{ src, want string }{
-		"clip without a clipped loss":       {small + "algorithm: {loss: importance_sampling, clip: 0.2}", "run.yaml:6:46: algorithm.clip: has no effect with loss importance_sampling"},
-		"dual clip without its loss":        {small + "algorithm: {loss: cispo, dual_clip: 3}", "algorithm.dual_clip: has no effect with loss cispo"},
-		"a constant that nobody divides by": {small + "algorithm: {constant_tokens: 64}", "algorithm.constant_tokens: has no effect with aggregate rollout"},
-		"a kind of a KL term that is off":   {small + "algorithm: {kl: {kind: k1}}", "algorithm.kl.kind: has no effect with coefficient 0"},
-		"a filter without refills":          {small + "algorithm: {filter: {equal_rewards: true}}", "algorithm.filter: has no effect with refills: 0"},
-		"a limit without weights":           {small + "off_policy: {truncate: 3}", "off_policy.truncate: has no effect without a correction"},
-		"corrected twice":                   {small + "algorithm: {loss: importance_sampling}\noff_policy: {correction: token}", "off_policy.correction: loss importance_sampling has the sampler in its ratio already"},
-		"aggregation under v1":              {small + "algorithm: {aggregate: token}\ncompat: [v1]", "algorithm.aggregate: has no effect with compat v1"},
-		"gspo with ppo's clip":              {small + "algorithm: {loss: gspo}", "algorithm.clip: gspo's ratio is a mean over a rollout"},
-		"std of another estimator":          {small + "algorithm: {estimator: rloo, normalize_std: true}", "algorithm.normalize_std: has no effect with estimator rloo"},
-		"stop without validation":           {small + "stop: {validation: 0.9}", "stop.validation: has no effect without data.validation"},
-		"validation settings without data":  {small + "validation: {problems: 3}", "validation.problems: has no effect without data.validation"},
-		"a slow start without worker":       {strings.Replace(small, "[./agent]", "[./agent], start_timeout: 3s", 1), "agent.start_timeout: has no effect without agent.worker"},
-		"no sandbox":                        {strings.Replace(small, "none", "auto", 1), "runner.sandbox: this version has no sandbox yet"},
-		"a cut distribution":                {small + "sampling: {top_p: 0.9}", "sampling.top_p: tokens are drawn from a cut distribution"},
-		"an end without a way there":        {small + "algorithm: {learning_rate: {start: 0.1, end: 0.05}}", "end has no effect without over"},
-		"a rate of another optimizer":       {small + "algorithm: {learning_rate: 1e3}", "run.yaml:6:28: algorithm.learning_rate: 1000 is far above"},
-		"listen beside a server":            {small + "server: http://x\nlisten: :80", "listen: has no effect with server"},
+		"clip without a clipped loss":        {small + "algorithm: {loss: importance_sampling, clip: 0.2}", "run.yaml:6:46: algorithm.clip: has no effect with loss importance_sampling"},
+		"dual clip without its loss":         {small + "algorithm: {loss: cispo, dual_clip: 3}", "algorithm.dual_clip: has no effect with loss cispo"},
+		"a constant that nobody divides by":  {small + "algorithm: {constant_tokens: 64}", "algorithm.constant_tokens: has no effect with aggregate rollout"},
+		"a kind of a KL term that is off":    {small + "algorithm: {kl: {kind: k1}}", "algorithm.kl.kind: has no effect with coefficient 0"},
+		"a filter without refills":           {small + "algorithm: {filter: {equal_rewards: true}}", "algorithm.filter: has no effect with refills: 0"},
+		"a limit without weights":            {small + "off_policy: {truncate: 3}", "off_policy.truncate: has no effect without a correction"},
+		"corrected twice":                    {small + "algorithm: {loss: importance_sampling}\noff_policy: {correction: token}", "off_policy.correction: loss importance_sampling has the sampler in its ratio already"},
+		"aggregation under v1":               {small + "algorithm: {aggregate: token}\ncompat: [v1]", "algorithm.aggregate: has no effect with compat v1"},
+		"gspo with ppo's clip":               {small + "algorithm: {loss: gspo}", "algorithm.clip: gspo's ratio is a mean over a rollout"},
+		"std of another estimator":           {small + "algorithm: {estimator: rloo, normalize_std: true}", "algorithm.normalize_std: has no effect with estimator rloo"},
+		"stop without validation":            {small + "stop: {validation: 0.9}", "stop.validation: has no effect without data.validation"},
+		"validation settings without data":   {small + "validation: {problems: 3}", "validation.problems: has no effect without data.validation"},
+		"a slow start without worker":        {strings.Replace(small, "[./agent]", "[./agent], start_timeout: 3s", 1), "agent.start_timeout: has no effect without agent.worker"},
+		"no sandbox":                         {strings.Replace(small, "none", "auto", 1), "runner.sandbox: this version has no sandbox yet"},
+		"a cut distribution":                 {small + "sampling: {top_p: 0.9}", "sampling.top_p: tokens are drawn from a cut distribution"},
+		"an end without a way there":         {small + "algorithm: {learning_rate: {start: 0.1, end: 0.05}}", "end has no effect without over"},
+		"a rate of another optimizer":        {small + "algorithm: {learning_rate: 1e3}", "run.yaml:6:28: algorithm.learning_rate: 1000 is far above"},
+		"masking what agents bring about":    {small + "outcomes: {reasons: {memory: {then: mask}}}", "run.yaml:6:22: outcomes.reasons.memory: agents can bring this about: masked, it is better for them"},
+		"paying for what agents bring about": {small + "outcomes: {reasons: {timeout: {then: 0.5}}}", "outcomes.reasons.timeout: agents can bring this about, and 0.5 is more than failing gets"},
+		"keys of another kind of runner":     {strings.Replace(small, "none", "none, image: x", 1), "runner.image: has no effect with runner.kind: local"},
+		"listen beside a server":             {small + "server: http://x\nlisten: :80", "listen: has no effect with server"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, warnings, err := Parse([]byte(c.src), "run.yaml", offered)

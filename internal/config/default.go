@@ -19,7 +19,7 @@ func Default() *File {
 		Reward:    Reward{Compare: "exact", Withhold: []string{}, Command: []string{}},
 		Schedule:  Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
 		OffPolicy: OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "auto", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
-		Outcomes:  Outcomes{Infrastructure: Infrastructure{Retries: 2, Then: "mask"}},
+		Outcomes:  Outcomes{Infrastructure: Infrastructure{Retries: 2, Backoff: Duration(500 * time.Millisecond), Then: Then{Mask: true}}},
 		Auxiliary: defaultAuxiliary(false),
 		Models:    []FrozenModel{},
 		Data:      Data{Filter: []string{}},

@@ -18,7 +18,7 @@ import (
 // The comments of the types are what users read: in the schema, in the
 // effective configuration and in the docs. There is one text of each.
 //
-//go:embed file.go runner.go runner_sandbox.go runner_container.go runner_kubernetes.go
+//go:embed file.go outcomes.go runner.go runner_sandbox.go runner_container.go runner_kubernetes.go
 var sources embed.FS
 
 // comments returns the comment of every field, by "Type.Field".

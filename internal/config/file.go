@@ -329,28 +329,6 @@ type Drift struct {
 	KL float64 `json:"kl" jsonschema:"minimum=0"`
 }
 
-// Outcomes says what each way to end leads to.
-type Outcomes struct {
-	// Not the agent's fault: it could not start, the model was not there, the machine was lost.
-	Infrastructure Infrastructure `json:"infrastructure"`
-	// The agent's own fault: exit code, timeout, no call at all.
-	AgentFailure AgentFailure `json:"agent_failure"`
-}
-
-// Infrastructure says what follows a failure that is not the agent's.
-type Infrastructure struct {
-	// New attempts before giving up.
-	Retries int `json:"retries" jsonschema:"minimum=0,maximum=100"`
-	// What follows the last one. mask: the rollout neither trains nor votes in its group's baseline.
-	Then string `json:"then" jsonschema:"enum=mask"`
-}
-
-// AgentFailure says what a failure of the agent's own is worth.
-type AgentFailure struct {
-	// The reward, a number; or graded: the grader reads what is there.
-	Reward FailureReward `json:"reward"`
-}
-
 // Audit says what follows each kind of shortcut. off: not looked for. flag: kept
 // with the rollout, counted, and nothing else. zero: the reward becomes 0. mask:
 // the rollout neither trains nor votes. fail: it counts as a failure of the agent.

@@ -112,13 +112,18 @@ func (v *FailureReward) setNode(d *decoder, n ast.Node, path string) {
 			*v = FailureReward{Graded: true}
 			return nil
 		}
-		f, err := parseFloat(s)
-		if err == nil && (f < -maxReward || f > maxReward) {
-			err = fmt.Errorf("out of range")
-		}
+		f, err := parseReward(s)
 		*v = FailureReward{Value: f}
 		return err
 	})
+}
+
+// String is how it is written.
+func (v FailureReward) String() string {
+	if v.Graded {
+		return "graded"
+	}
+	return fmt.Sprint(v.Value)
 }
 
 // MarshalJSON writes graded or the number.

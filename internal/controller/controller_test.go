@@ -323,7 +323,7 @@ func TestAnAttemptThatCalledIsNotStartedAgain(t *testing.T) {
 }
 
 func TestTimeoutStaysTheReason_CL01(t *testing.T) {
-	h := open(t).start(setup{wrap: func(s *store.Store) controller.Store { return &flaky{Store: s, left: 2} }, limits: plan.Limits{Retries: 2}})
+	h := open(t).start(setup{wrap: func(s *store.Store) controller.Store { return &flaky{Store: s, left: 2} }, limits: plan.Limits{Table: plan.Table{Retries: 2}}})
 	id := h.create(func(s *fulgur.RolloutSpec) { s.Timeout = 100 * time.Millisecond }, "ignore; say thinking; hang")[0]
 	r := h.ended(id)
 	if o := r.Outcome; r.State != fulgur.Failed || o.Class != fulgur.OutcomeAgent || o.Reason != "timeout" || !strings.Contains(o.Message, "100ms") || !strings.Contains(o.Message, "thinking") {
@@ -374,7 +374,7 @@ func TestMoreThanAHundredAtOnce_CL06(t *testing.T) {
 }
 
 func TestLargeInputIsRefusedBeforeTheStart_CL07(t *testing.T) {
-	h := open(t).start(setup{limits: plan.Limits{Retries: 2}})
+	h := open(t).start(setup{limits: plan.Limits{Table: plan.Table{Retries: 2}}})
 	id := h.create(nil, strings.Repeat("x", 150_000))[0]
 	r := h.ended(id)
 	if o := r.Outcome; o.Class != fulgur.OutcomeInfrastructure || o.Reason != "input" || !strings.Contains(o.Message, "DO would hold 150000 bytes") || len(h.attempts(id)) != 1 {
@@ -409,7 +409,7 @@ func TestUpstreamThatIsDownGivesNewAttempts(t *testing.T) {
 	for _, forgets := range []bool{false, true} {
 		h := open(t)
 		h.model.status, h.model.forgets = http.StatusBadGateway, forgets
-		h.start(setup{limits: plan.Limits{Retries: 2}})
+		h.start(setup{limits: plan.Limits{Table: plan.Table{Retries: 2}}})
 		// The second one swallows it and exits with 0.
 		for _, id := range h.create(nil, "call", "try") {
 			o := h.ended(id).Outcome

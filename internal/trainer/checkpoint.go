@@ -39,6 +39,8 @@ type State struct {
 	Stale      int                  `json:"stale,omitempty"`   // validations in a row that were no better than the best
 	Stalled    bool                 `json:"stalled,omitempty"` // they were as many as Stop.Patience
 	Zeros      int                  `json:"zeros"`             // steps in a row without any reward
+	// Drift is what is known of how often each way to end occurs, by policy version.
+	Drift drift `json:"drift"`
 	// Passes are what a curriculum knows of each row.
 	Passes []advantage.Passes `json:"passes,omitempty"`
 	// Branches are the points from which asynchronous training went on after a

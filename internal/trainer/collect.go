@@ -46,6 +46,7 @@ const (
 	maskInfrastructure = "infrastructure"
 	maskGrader         = "grader_failed"
 	maskNotFinite      = "reward_not_finite"
+	maskOutcome        = "outcome"  // the run masks this way to end
 	maskFiltered       = "filtered" // with its group; the filter's reason follows
 )
 
@@ -382,13 +383,20 @@ func (e *ended) versions(calls []fulgur.Call) {
 // grade sets the line's reward, or why the rollout is masked, and returns what
 // is to be put on record.
 func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call) *fulgur.Reward {
+	follow := t.follow(line)
 	switch {
-	case line.Class == fulgur.OutcomeInfrastructure:
+	case follow.Mask && line.Class == fulgur.OutcomeInfrastructure:
 		line.Masked = maskInfrastructure
 		return nil
-	case line.Class == fulgur.OutcomeAgent && t.o.AgentFailure != nil:
-		v := *t.o.AgentFailure
-		line.Reward, line.Why = &v, "the configured reward of an agent failure"
+	case follow.Mask:
+		line.Masked = maskOutcome
+		return nil
+	case follow.Value != nil:
+		v := *follow.Value
+		line.Reward, line.Why = &v, "the configured reward of "+line.Outcome
+		if line.Class == fulgur.OutcomeAgent {
+			line.Why = "the configured reward of an agent failure"
+		}
 	case t.o.Grader == nil && r.Reward != nil:
 		v := *r.Reward
 		line.Reward, line.Why = &v, "reported by the agent"
@@ -414,6 +422,21 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 		return nil
 	}
 	return &fulgur.Reward{AttemptKey: fulgur.AttemptKey{Rollout: r.ID, Attempt: r.LastAttempt}, Value: *line.Reward, Source: "grader"}
+}
+
+// follow says what an outcome counts for. What a run makes of outcomes in
+// training is no reason to leave them out of what it is measured by.
+func (t *trainer) follow(line *RolloutLine) (f fulgur.Follow) {
+	switch line.Class {
+	case fulgur.OutcomeInfrastructure:
+		f.Mask = true
+	case fulgur.OutcomeAgent:
+		f.Value = t.o.AgentFailure
+	}
+	if t.o.Follow != nil && line.Part == "train" {
+		f = t.o.Follow(line.Class, line.Outcome)
+	}
+	return f
 }
 
 // usable says whether a rollout of an earlier process ended undisturbed under

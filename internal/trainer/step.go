@@ -104,6 +104,7 @@ func (t *trainer) record(done *StepDone, adv advantage.Result, rollouts []ended,
 		values["outcomes/"+outcome] = float64(k)
 	}
 	measureSamples(values, c.lines)
+	t.watchOutcomes(done.Step, c.lines, values)
 	t.pend(values, c.lines)
 	t.o.Observer(*done)
 	t.warnings(done.Step, adv, &c, m, len(rollouts))
@@ -125,11 +126,7 @@ func count(rollouts []ended, pass float64) counted {
 	for i := range rollouts {
 		l := rollouts[i].line
 		c.lines = append(c.lines, l)
-		name := string(l.Class)
-		if l.Class != fulgur.OutcomeOK && l.Outcome != "" {
-			name += "_" + l.Outcome
-		}
-		c.outcomes[name]++
+		c.outcomes[way(&l)]++
 		switch {
 		case l.Class == fulgur.OutcomeAgent:
 			c.agent++

@@ -145,8 +145,11 @@ type Options struct {
 	// AgentFailure is the reward of a rollout that failed by its agent's fault;
 	// nil: it is graded on what it left.
 	AgentFailure *float64
-	Audit        Audit // shortcuts that are looked for
-	MaxTokens    int   // longest sample; 0: the engine's context
+	// Follow says what each outcome counts for; nil: infrastructure failures are
+	// masked, failures of agents are AgentFailure's.
+	Follow    func(class fulgur.OutcomeClass, reason string) fulgur.Follow
+	Audit     Audit // shortcuts that are looked for
+	MaxTokens int   // longest sample; 0: the engine's context
 	// Samples says how calls become samples: Level, OverLong and Replay.
 	Samples sample.Options
 	Pass    float64 // a reward of at least this is a pass; 0: 1

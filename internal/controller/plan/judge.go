@@ -113,6 +113,8 @@ func Judge(f Facts) Verdict {
 		return retry(end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message), f)
 	case f.Exit.Failure != "" && f.Exit.Cause == CausePermanent:
 		return end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message)
+	case exhausted(f.Exit.Failure): // whatever else had happened before
+		return end(fulgur.OutcomeAgent, f.Exit.Failure, f.Exit.Message)
 	case f.Upstream != "":
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent ended after the model server had failed its last call: "+f.Upstream), f)
 	case f.Restarted && (f.Exit.Code != 0 || f.Exit.Signal != "" || f.Exit.Failure != ""):
@@ -130,10 +132,21 @@ func Judge(f Facts) Verdict {
 	return end(fulgur.OutcomeAgent, ReasonExit, fmt.Sprintf("the agent exited with code %d", f.Exit.Code))
 }
 
+// exhausted says whether a failure is that the agent used up what it was given:
+// that is no way to another attempt, even where its last call had failed.
+func exhausted(reason string) bool {
+	switch reason {
+	case ReasonMemory, ReasonProcesses, ReasonDisk, ReasonCPU:
+		return true
+	}
+	return false
+}
+
 // retry grants another attempt while the budget lasts.
 func retry(v Verdict, f Facts) Verdict {
-	if f.Before.Failures >= f.Limits.Retries {
-		v.Outcome.Message += fmt.Sprintf(" (attempt %d of %d: no retry is left)", f.Before.Failures+1, f.Limits.Retries+1)
+	most := f.Limits.Table.RetriesOf(v.Outcome.Reason)
+	if f.Before.Failures >= most {
+		v.Outcome.Message += fmt.Sprintf(" (attempt %d of %d: no retry is left)", f.Before.Failures+1, most+1)
 		return v
 	}
 	v.Retry = true

@@ -19,7 +19,7 @@ type Limits struct {
 	Start    time.Duration // from the start's begin until the agent runs; 0: no limit
 	Total    time.Duration // active time of an attempt whose rollout sets none; 0: no limit
 	Idle     time.Duration // active time without a call or an event; 0: no limit
-	Retries  int           // new attempts after infrastructure failures
+	Table    Table         // what each way to end leads to
 	Lost     int           // new attempts after the death of a controller; not counted as Retries
 	Backoff  time.Duration // before the first retry; doubles with each, up to MaxBackoff
 }

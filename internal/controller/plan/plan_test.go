@@ -144,7 +144,7 @@ func TestQueueKeepsPlacesAndForgets(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	limits := Limits{Retries: 2, Backoff: time.Second}
+	limits := Limits{Table: Table{Retries: 2}, Backoff: time.Second}
 	killed := Exit{Code: -1, Signal: "killed", Tail: "tail"}
 	for name, test := range map[string]struct {
 		f     Facts
@@ -175,15 +175,69 @@ func TestJudge(t *testing.T) {
 		"not even its first call was answered, and it exited with 0": {Facts{Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
 		"the gateway was killed under it":                            {Facts{Exit: Exit{Code: 1}, Calls: 1, Restarted: true}, fulgur.OutcomeInfrastructure, "upstream", "started again", true, time.Second},
 		"it survived the gateway's death":                            {Facts{Calls: 3, Restarted: true}, fulgur.OutcomeOK, "ok", "", false, 0},
+		"it used up its memory":                                      {Facts{Exit: Failed(ReasonMemory, "m"), Calls: 1}, fulgur.OutcomeAgent, "memory", "m", false, 0},
+		"it used up its memory before its first call":                {Facts{Exit: Failed(ReasonMemory, "m")}, fulgur.OutcomeAgent, "memory", "m", false, 0},
+		"it used up its memory when its call had failed":             {Facts{Exit: Failed(ReasonMemory, "m"), Calls: 1, Upstream: "refused", Restarted: true}, fulgur.OutcomeAgent, "memory", "m", false, 0},
+		"a node that was lost":                                       {Facts{Exit: Failed(ReasonNode, "m"), Calls: 7}, fulgur.OutcomeInfrastructure, "node", "m", true, time.Second},
+		"evicted before its first call":                              {Facts{Exit: Failed(ReasonEvicted, "m")}, fulgur.OutcomeInfrastructure, "evicted", "m", true, time.Second},
+		"evicted when it had sampled":                                {Facts{Exit: Failed(ReasonEvicted, "m"), Calls: 1}, fulgur.OutcomeAgent, "evicted", "m", false, 0},
+		"evicted, and nobody knows whether it had sampled":           {Facts{Exit: Failed(ReasonEvicted, "m"), Calls: -1}, fulgur.OutcomeAgent, "evicted", "m", false, 0},
+		"an image that is not there":                                 {Facts{Exit: Failed(ReasonImage, "m")}, fulgur.OutcomeInfrastructure, "image", "m", false, 0},
+		"a word that nobody knows, before its first call":            {Facts{Exit: Failed("moon", "m")}, fulgur.OutcomeInfrastructure, "moon", "m", true, time.Second},
+		"pending too long, with the reason":                          {Facts{Exit: Exit{Code: -1, Message: "0/3 nodes"}, Stopped: ReasonStartTimeout}, fulgur.OutcomeInfrastructure, "start_timeout", "0/3 nodes", true, time.Second},
+		"a reason with retries of its own":                           {Facts{Exit: Failed(ReasonQuota, "m"), Before: History{Failures: 4}}, fulgur.OutcomeInfrastructure, "quota", "m", true, 16 * time.Second},
+		"a reason that is never retried":                             {Facts{Exit: Failed(ReasonRuntime, "m")}, fulgur.OutcomeInfrastructure, "runtime", "attempt 1 of 1", false, 0},
 		"the upstream is still down":                                 {Facts{Calls: 1, Upstream: "refused", Before: History{Failures: 2}}, fulgur.OutcomeInfrastructure, "upstream", "no retry is left", false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.f.Limits = limits
+			test.f.Limits.Table.Reasons = map[string]Rule{ReasonQuota: {Retries: new(9)}, ReasonRuntime: {Retries: new(0)}}
 			v := Judge(test.f)
 			if v.Outcome.Class != test.class || v.Outcome.Reason != test.want || !strings.Contains(v.Outcome.Message, test.says) || v.Retry != test.retry || v.Delay != test.delay {
 				t.Errorf("%+v", v)
 			}
 		})
+	}
+}
+
+func TestTable(t *testing.T) {
+	minus, five := -1.0, 5
+	table := Table{Retries: 2, Agent: fulgur.Follow{Value: new(float64)}, Reasons: map[string]Rule{
+		ReasonTimeout: {Then: &fulgur.Follow{Value: &minus}}, ReasonNode: {Retries: &five}, ReasonNoCalls: {Then: &fulgur.Follow{Mask: true}}, "moon": {},
+	}}
+	got := map[string]string{}
+	for _, r := range table.Rows(3) {
+		if r.Means == "" || got[r.Name] != "" {
+			t.Errorf("%+v", r)
+		}
+		got[r.Name] = r.Again + "; " + r.Then
+	}
+	for reason, want := range map[string]string{
+		ReasonOK: "never; trains on its grade", ReasonExit: "never; trains with reward 0", ReasonTimeout: "never; trains with reward -1", ReasonNoCalls: "never; is masked: neither trains nor votes",
+		ReasonNode: "up to 5; is masked: neither trains nor votes", ReasonImage: "never; is masked: neither trains nor votes", ReasonLost: "up to 3; is masked: neither trains nor votes",
+		ReasonEvicted: "up to 2 before its first call; is masked: neither trains nor votes; after a call: trains with reward 0", "moon": "up to 2 before its first call; is masked: neither trains nor votes; after a call: trains with reward 0",
+	} {
+		if got[reason] != want {
+			t.Errorf("%s: %s, want %s", reason, got[reason], want)
+		}
+	}
+}
+
+// What an agent can bring about gives no second try, and is worth what failing is.
+func TestWhatAgentsBringAboutIsFailing(t *testing.T) {
+	fail := fulgur.Follow{Value: new(float64)}
+	for _, r := range Reasons() {
+		if !r.Steered() || r.Class == fulgur.OutcomeOK {
+			continue
+		}
+		f := Facts{Exit: Failed(r.Name, "m"), Calls: 1, Limits: Limits{Table: Table{Retries: 9, Agent: fail}}}
+		if r.Name == ReasonTimeout || r.Name == ReasonIdle {
+			f.Exit, f.Stopped = Exit{Code: -1, Signal: "killed"}, r.Name
+		}
+		v := Judge(f)
+		if v.Retry || f.Limits.Table.Follow(v.Outcome.Class, v.Outcome.Reason) != fail {
+			t.Errorf("%s: %+v", r.Name, v)
+		}
 	}
 }
 
@@ -214,7 +268,7 @@ func TestRecover(t *testing.T) {
 			if test.adopted {
 				adopted[Key{"r", "0"}] = true
 			}
-			got := Recover([]Left{l}, adopted, Limits{Lost: 2, Retries: 2})
+			got := Recover([]Left{l}, adopted, Limits{Lost: 2, Table: Table{Retries: 2}})
 			if d := cmp.Diff(test.want, words(got)); d != "" {
 				t.Error(d)
 			}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// lostAttempts are the new attempts after the death of a controller.
+const lostAttempts = 3
+
+// outcomeTable is the run file's table of what each way to end leads to.
+func outcomeTable(o config.Outcomes) plan.Table {
+	infrastructure := follow(o.Infrastructure.Then)
+	t := plan.Table{Retries: o.Infrastructure.Retries, Infrastructure: &infrastructure, Reasons: map[string]plan.Rule{}}
+	if f := o.AgentFailure.Reward; !f.Graded {
+		t.Agent.Value = &f.Value
+	}
+	for name, r := range o.Reasons.Rules {
+		rule := plan.Rule{Retries: r.Retries}
+		if r.Then != nil {
+			then := follow(*r.Then)
+			rule.Then = &then
+		}
+		t.Reasons[name] = rule
+	}
+	return t
+}
+
+func follow(t config.Then) fulgur.Follow {
+	f := fulgur.Follow{Mask: t.Mask}
+	if t.Fixed {
+		f.Value = &t.Value
+	}
+	return f
+}
+
+// reasonNames are the words that rules may name: all, those that another attempt
+// may follow, and those that an agent can bring about.
+func reasonNames() (all, retried, steered []string) {
+	for _, r := range plan.Reasons() {
+		if r.Name == plan.ReasonEnded || r.Name == plan.ReasonShutdown {
+			continue // nothing follows from them
+		}
+		all = append(all, r.Name)
+		if r.Retried() && r.Name != plan.ReasonLost {
+			retried = append(retried, r.Name)
+		}
+		if r.Steered() {
+			steered = append(steered, r.Name)
+		}
+	}
+	return all, retried, steered
+}
+
+// printOutcomes prints the table of what each way to end leads to.
+func printOutcomes(w io.Writer, t plan.Table) {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "how an attempt ends\tclass\tnew attempts\tthen")
+	for _, r := range t.Rows(lostAttempts) {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", r.Name, r.Class, r.Again, r.Then)
+	}
+	_ = tw.Flush()
+}
