@@ -131,7 +131,7 @@ func limits(f *config.File) plan.Limits {
 		slots = autoSlots(f)
 	}
 	return plan.Limits{
-		Slots: slots, Starting: f.Runner.Starting, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
+		Slots: slots, Starting: f.Runner.Starting, Rate: f.Runner.StartRate, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
 		Table: outcomeTable(f.Outcomes), Lost: lostAttempts, Backoff: time.Duration(f.Outcomes.Infrastructure.Backoff),
 	}
 }

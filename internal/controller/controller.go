@@ -71,6 +71,8 @@ type Options struct {
 	Model    string        // OPENAI_MODEL; "": not set
 	Holder   string        // unique per process; "": made up
 	Limits   plan.Limits   // Slots at least 1
+	Pool     *Pool         // slots that it shares with controllers of other runs; nil: it has Limits.Slots
+	Weight   float64       // of its part of Pool; 0: 1
 	LeaseTTL time.Duration // 0: 5 s
 	Grace    time.Duration // how long Run waits at its end for reports to be taken; 0: 10 s
 	// RunWindow is how long the report that an agent runs waits for the agent to
@@ -101,6 +103,8 @@ type Controller struct {
 	byID     map[fulgur.RolloutID]*execution // with those that are only being reported
 	openings map[fulgur.RolloutID]*opening   // of what has not started yet
 	starts   []time.Time                     // of late
+	pace     plan.Pace
+	seat     *seat // in the pool; nil: there is none
 }
 
 // New checks the options and makes a controller. gate may be nil: then no call
@@ -192,8 +196,11 @@ func (c *Controller) lead(ctx context.Context) error {
 	c.inbox = make(chan func(), 256)
 	c.queue, c.slots, c.byID = plan.NewQueue(), nil, map[fulgur.RolloutID]*execution{}
 	c.openings, c.starts = map[fulgur.RolloutID]*opening{}, nil
+	c.pace = plan.Pace{PerMinute: c.o.Limits.Rate}
 	c.mute.Store(false)
 	c.ends.setIdle(true)
+	c.seat = c.o.Pool.join(c.o.Weight)
+	defer c.seat.leave()
 
 	var side sync.WaitGroup
 	side.Go(func() { c.renew(leading, lost) })
@@ -249,6 +256,7 @@ func (c *Controller) loop(ctx, reporting context.Context) error {
 	for {
 		now := time.Now()
 		actions, wake := plan.Next(c.world(now))
+		actions = c.granted(actions, now)
 		c.openFor(ctx, actions, now)
 		for _, a := range actions {
 			c.apply(ctx, reporting, a)
@@ -265,6 +273,7 @@ func (c *Controller) loop(ctx, reporting context.Context) error {
 		case <-timer.C:
 		case f := <-c.inbox:
 			f()
+		case <-c.seat.wake():
 		case ev, ok := <-c.runner.Events():
 			if !ok {
 				return fulgur.E(fulgur.KindInternal, "run the controller", "its runner was closed while it worked", nil)
@@ -273,6 +282,22 @@ func (c *Controller) loop(ctx, reporting context.Context) error {
 		}
 		c.drain()
 	}
+}
+
+// granted drops the starts that the pool has no slots for; it says when it has.
+func (c *Controller) granted(actions []plan.Action, now time.Time) []plan.Action {
+	starts := 0
+	for _, a := range actions {
+		if a.Kind == plan.Start {
+			starts++
+		}
+	}
+	if less := starts - c.seat.take(starts); less > 0 {
+		actions = actions[:len(actions)-less] // starts are the last
+		starts -= less
+	}
+	c.pace.Took(now, starts)
+	return actions
 }
 
 // drain takes what else has happened already, so that it is planned for once.
@@ -329,7 +354,7 @@ func (c *Controller) wind(cut context.CancelFunc) {
 
 // world is what the plan looks at.
 func (c *Controller) world(now time.Time) plan.World {
-	w := plan.World{Now: now, Limits: c.o.Limits, Queue: c.queue, Executions: make([]plan.Execution, len(c.slots))}
+	w := plan.World{Now: now, Limits: c.o.Limits, Pace: c.pace, Queue: c.queue, Executions: make([]plan.Execution, len(c.slots))}
 	for i, e := range c.slots {
 		w.Executions[i] = e.Execution
 	}

@@ -58,6 +58,7 @@ func (c *Controller) add(e *execution) {
 func (c *Controller) free(e *execution) {
 	if i := slices.Index(c.slots, e); i >= 0 {
 		c.slots = slices.Delete(c.slots, i, i+1)
+		c.seat.free()
 	}
 	c.ends.setIdle(len(c.slots) == 0)
 }

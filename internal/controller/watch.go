@@ -246,6 +246,7 @@ func (c *Controller) recover(ctx, reporting context.Context) error {
 			if a.Attempt.StartedAt != nil && e.Phase == fulgur.PhaseRunning {
 				e.Since = *a.Attempt.StartedAt // its clocks go on
 			}
+			c.seat.hold()
 			c.add(e)
 			c.wg.Go(func() { c.await(reporting, e, a.Key, "", nil) })
 		}

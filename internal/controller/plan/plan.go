@@ -16,6 +16,7 @@ import (
 type Limits struct {
 	Slots    int           // executions at once
 	Starting int           // of these, how many may be opening or starting; 0: no cap of its own
+	Rate     int           // starts per minute; 0: no limit
 	Start    time.Duration // from the start's begin until the agent runs; 0: no limit
 	Total    time.Duration // active time of an attempt whose rollout sets none; 0: no limit
 	Idle     time.Duration // active time without a call or an event; 0: no limit
@@ -57,6 +58,7 @@ type Seen struct {
 type World struct {
 	Now        time.Time
 	Limits     Limits
+	Pace       Pace        // of its starts
 	Executions []Execution // oldest first
 	Queue      *Queue      // only looked at
 }
@@ -140,8 +142,13 @@ func Next(w World) (actions []Action, wake time.Time) {
 		return actions, wake
 	}
 	items, next := w.Queue.Peek(w.Now, max(free, 0))
-	for _, it := range items {
+	allowed, later := w.Pace.Allow(w.Now, len(items))
+	for _, it := range items[:allowed] {
 		actions = append(actions, Action{Kind: Start, Key: Key{Rollout: it.ID}, Item: it})
+	}
+	if allowed < len(items) {
+		early(later)
+		return actions, wake
 	}
 	if free > len(items) && !next.IsZero() {
 		early(next)
