@@ -51,29 +51,39 @@ type comparison struct {
 	ScoreA     *stats.Interval   `json:"score_a,omitempty"`
 	ScoreB     *stats.Interval   `json:"score_b,omitempty"`
 	Difference *stats.Difference `json:"difference,omitempty"`
+	Seeds      *seedComparison   `json:"seeds,omitempty"` // of several runs a side, in place of the three above
 }
 
 func (a *app) compareCommand() *cobra.Command {
 	var vary []string
 	c := &cobra.Command{
-		Use: "compare A B", Short: "say whether run B is better than run A, if that can be said", GroupID: "look", Args: cobra.ExactArgs(2),
+		Use: "compare A B | A... -- B...", Short: "say whether run B is better than run A, if that can be said", GroupID: "look", Args: cobra.MinimumNArgs(2),
 		Long: `Compare two finished runs by the rows of data.test that both were measured on after
 training (else by their last validation), paired by row. A verdict is refused
 where filtering, grouping, loss or evaluation differ, and what differs is listed:
 two numbers that were come by differently say nothing of what is claimed.
 
+With several runs a side (seeds), divided by --, the interval is over the runs: it
+holds what another seed would have done. Where both sides have the same seeds they
+are compared in pairs. Runs of one side must differ in nothing but the seed.
+
 --vary names what the comparison is about: filtering, grouping or loss may then
 differ, and the verdict says so. Evaluation and its data must always be the same.
 Exit code 1: no verdict.`,
 		Example: `  fulgur compare runs/grpo runs/grpo-2
-  fulgur compare runs/ppo runs/cispo --vary loss --json`,
+  fulgur compare runs/ppo runs/cispo --vary loss --json
+  fulgur compare --vary loss runs/ppo-1 runs/ppo-2 runs/ppo-3 -- runs/cispo-1 runs/cispo-2 runs/cispo-3`,
 		RunE: func(c *cobra.Command, args []string) error {
 			for _, v := range vary {
 				if !slices.Contains([]string{"filtering", "grouping", "loss"}, v) {
 					return usageErr(fmt.Errorf("--vary %s: want filtering, grouping or loss", v))
 				}
 			}
-			r, err := a.compare(c, args[0], args[1], vary)
+			of, err := sidesOf(args, c.ArgsLenAtDash())
+			if err != nil {
+				return usageErr(err)
+			}
+			r, err := a.compare(c, of, vary)
 			if err != nil {
 				return err
 			}
@@ -127,52 +137,67 @@ func (a *app) openSide(c *cobra.Command, arg string) (side, error) {
 	return s, err
 }
 
-func (a *app) compare(c *cobra.Command, argA, argB string, vary []string) (comparison, error) {
-	r := comparison{A: argA, B: argB, Contrasts: []contrast{}}
-	x, err := a.openSide(c, argA)
-	if err != nil {
-		return r, err
+func (a *app) compare(c *cobra.Command, of [2][]string, vary []string) (comparison, error) {
+	r := comparison{A: strings.Join(of[0], " "), B: strings.Join(of[1], " "), Contrasts: []contrast{}}
+	var sides [2][]side
+	var dirs []runDir
+	for k, args := range of {
+		for _, arg := range args {
+			s, err := a.openSide(c, arg)
+			if err != nil {
+				return r, err
+			}
+			if slices.Contains(dirs, s.dir) {
+				return r, usageErr(errors.New("name each run once: two are " + string(s.dir)))
+			}
+			dirs, sides[k] = append(dirs, s.dir), append(sides[k], s)
+		}
 	}
-	y, err := a.openSide(c, argB)
-	if err != nil {
-		return r, err
-	}
-	if x.dir == y.dir {
-		return r, usageErr(errors.New("name two runs: both are " + string(x.dir)))
-	}
-	var part string
-	part, rowsA, rowsB := commonPart(x.lines, y.lines)
-	r.Contrasts = contrasts(x, y, part)
+	part, rows := commonPart(sides)
+	r.Contrasts = contrasts(sides[0][0], sides[1][0], part)
 	refused := map[string]bool{}
 	for _, d := range r.Contrasts {
 		if d.Aspect != "" && !slices.Contains(vary, d.Aspect) {
 			refused[d.Aspect] = true
 		}
 	}
-	r.Refused = sortedKeys(refused)
+	r.Refused = append(sortedKeys(refused), mixed(sides, of, part)...)
 	if part == "" {
-		r.Refused = append(r.Refused, "no evaluation that both have: a run needs data.test, or a validation")
+		r.Refused = append(r.Refused, "no evaluation that all have: a run needs data.test, or a validation")
 	}
 	if len(r.Refused) > 0 {
 		return r, nil
 	}
 	r.Part = part
-	scoreA, scoreB, d := stats.Rate(rowsA.rates, rowsA.runs), stats.Rate(rowsB.rates, rowsB.runs), stats.Paired(rowsA.rates, rowsB.rates)
+	if len(dirs) > 2 {
+		return r, r.overSeeds(sides, rows)
+	}
+	r.overRows(sides[0][0], sides[1][0], rows[0][0], rows[1][0])
+	return r, nil
+}
+
+// overRows compares one run with another, row by row.
+func (r *comparison) overRows(x, y side, a, b measured) {
+	scoreA, scoreB, d := stats.Rate(a.rates, a.runs), stats.Rate(b.rates, b.runs), stats.Paired(a.rates, b.rates)
 	r.ScoreA, r.ScoreB, r.Difference = &scoreA, &scoreB, &d
 	by := fmt.Sprintf("%+.3f (95 %% %+.3f to %+.3f, %d problems, %d better and %d worse)", d.Value, d.Low, d.High, d.Tasks, d.Won, d.Lost)
-	switch {
-	case d.Low > 0:
-		r.Verdict = "B is better than A by " + by
-	case d.High < 0:
-		r.Verdict = "B is worse than A: B minus A is " + by
-	default:
-		r.Verdict = "no difference is shown: B minus A is " + by
-	}
+	r.Verdict = saysOf(d.Interval, by)
 	if x.file.Seed != y.file.Seed {
 		r.Verdict += "; they have other seeds"
 	}
-	r.Verdict += ". This is one run of each: the spread over seeds is not in the interval (fulgur reproduce --seeds)"
-	return r, nil
+	r.Verdict += ". This is one run of each: the spread over seeds is not in the interval (name several a side, divided by --)"
+}
+
+// saysOf says what an interval of B minus A allows to say.
+func saysOf(d stats.Interval, by string) string {
+	switch {
+	case d.Low > 0:
+		return "B is better than A by " + by
+	case d.High < 0:
+		return "B is worse than A: B minus A is " + by
+	default:
+		return "no difference is shown: B minus A is " + by
+	}
 }
 
 // measured is an evaluation's pass rate of each row, in the order of the rows.
@@ -182,24 +207,37 @@ type measured struct {
 }
 
 // commonPart finds the evaluation that is compared: after training, else the last
-// validation. The rows are those that both have.
-func commonPart(a, b []trainer.RolloutLine) (part string, x, y measured) {
+// validation. The rows are those that all runs have.
+func commonPart(sides [2][]side) (part string, out [2][]measured) {
 	for _, p := range []string{"after", "val"} {
-		ra, rb := rowRates(a, p), rowRates(b, p)
-		if len(ra) == 0 || len(rb) == 0 {
+		var rates [2][]map[int][]float64
+		var rows []int
+		first, all := true, true
+		for k := range sides {
+			for _, s := range sides[k] {
+				r := rowRates(s.lines, p)
+				rates[k], all = append(rates[k], r), all && len(r) > 0
+				if first {
+					rows, first = sortedRows(r), false
+				}
+				rows = slices.DeleteFunc(rows, func(row int) bool { _, ok := r[row]; return !ok })
+			}
+		}
+		if !all {
 			continue
 		}
-		x.runs, y.runs = 1, 1
-		for _, row := range sortedRows(ra) {
-			if _, ok := rb[row]; !ok {
-				continue
+		for k := range rates {
+			for _, r := range rates[k] {
+				m := measured{runs: 1}
+				for _, row := range rows {
+					m.rates, m.runs = append(m.rates, average(r[row])), len(r[row])
+				}
+				out[k] = append(out[k], m)
 			}
-			x.rates, y.rates = append(x.rates, average(ra[row])), append(y.rates, average(rb[row]))
-			x.runs, y.runs = len(ra[row]), len(rb[row])
 		}
-		return p, x, y
+		return p, out
 	}
-	return "", x, y
+	return "", out
 }
 
 // rowRates are the passes (0 or 1) of each row in the last evaluation of a part.
@@ -323,6 +361,9 @@ func (a *app) printComparison(r comparison) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, d.Key, short(d.A), short(d.B))
 	}
+	if r.Seeds != nil {
+		r.Seeds.print(w, r.Part)
+	}
 	if r.Difference != nil {
 		fmt.Fprintf(w, "\nA  %.3f (%.3f to %.3f)\tB  %.3f (%.3f to %.3f)\t%s\t\n", r.ScoreA.Value, r.ScoreA.Low, r.ScoreA.High, r.ScoreB.Value, r.ScoreB.Low, r.ScoreB.High, r.Part)
 	}
@@ -334,7 +375,7 @@ func (a *app) printComparison(r comparison) error {
 		switch varied := slices.ContainsFunc(r.Refused, func(s string) bool { return s == "filtering" || s == "grouping" || s == "loss" }); {
 		case err != nil:
 		case slices.Contains(r.Refused, "evaluation"):
-			a.say("--vary can't help: two runs are compared on the same data, measured in the same way")
+			a.say("--vary can't help: runs are compared on the same data, measured in the same way")
 		case varied:
 			a.say("if that is what the comparison is about, name it with --vary")
 		}

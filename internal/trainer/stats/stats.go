@@ -222,3 +222,30 @@ func Spread(values []float64) Interval {
 	half := student(len(values)-1) * math.Sqrt(variance(values, m)/float64(len(values)-1))
 	return Interval{m, m - half, m + half}
 }
+
+// Seeds compares the scores of two sets of runs, b - a. Runs with one seed on both
+// sides are compared in pairs (Student's interval on the differences); else the
+// interval is Welch's. Each side needs two runs: with fewer it is -1 to 1.
+func Seeds(a, b []float64, paired bool) Interval {
+	d := Interval{Value: mean(b) - mean(a), Low: -1, High: 1}
+	if len(a) < 2 || len(b) < 2 {
+		return d
+	}
+	var half float64
+	if paired {
+		diffs := make([]float64, len(a))
+		for i := range a {
+			diffs[i] = b[i] - a[i]
+		}
+		half = student(len(a)-1) * math.Sqrt(variance(diffs, d.Value)/float64(len(a)-1))
+	} else {
+		na, nb := float64(len(a)), float64(len(b))
+		va, vb := variance(a, mean(a))/(na-1), variance(b, mean(b))/(nb-1) // of the means
+		if va+vb > 0 {
+			df := (va + vb) * (va + vb) / (va*va/(na-1) + vb*vb/(nb-1)) // Welch and Satterthwaite
+			half = student(int(df)) * math.Sqrt(va+vb)
+		}
+	}
+	d.Low, d.High = max(-1, d.Value-half), min(1, d.Value+half)
+	return d
+}

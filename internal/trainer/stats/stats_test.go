@@ -121,3 +121,25 @@ func TestSpread(t *testing.T) {
 		t.Errorf("one seed: %+v", s)
 	}
 }
+
+func TestSeedsAreComparedInPairsOrAsTwoSamples(t *testing.T) {
+	a, b := []float64{.80, .84, .82, .86}, []float64{.83, .86, .86, .89}
+	for name, c := range map[string]struct {
+		a, b   []float64
+		paired bool
+		want   Interval
+	}{ // by hand, with t(3) = 3.18245 and, for 5.98 degrees of freedom rounded down, t(5) = 2.57058
+		"in pairs":                      {a, b, true, Interval{.03, .03 - .012992, .03 + .012992}},
+		"as two samples":                {a, b, false, Interval{.03, .03 - .045744, .03 + .045744}},
+		"one run a side says nothing":   {a[:1], b[:1], true, Interval{.03, -1, 1}},
+		"equal scores have no interval": {[]float64{.5, .5}, []float64{.5, .5}, false, Interval{}},
+	} {
+		got := Seeds(c.a, c.b, c.paired)
+		for _, x := range [][2]float64{{got.Value, c.want.Value}, {got.Low, c.want.Low}, {got.High, c.want.High}} {
+			if math.Abs(x[0]-x[1]) > 1e-4 {
+				t.Errorf("%s: %+v, want %+v", name, got, c.want)
+				break
+			}
+		}
+	}
+}
