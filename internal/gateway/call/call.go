@@ -17,6 +17,9 @@ type Request struct {
 	Model   string // as the harness asked
 	Stream  bool
 	N       int // answers asked for; at least 1
+	// Members are all top-level members of Body, in order, where the dialect has found
+	// them; nil: whoever needs them looks for them.
+	Members []Member
 
 	// Prompt is what a completions request has in place of messages; nil for all
 	// others, and then Messages counts.
@@ -44,6 +47,14 @@ type Request struct {
 	// Constrained names what makes the answer's distribution another than the
 	// policy's (a forced tool, a JSON schema).
 	Constrained []string
+
+	read func(body []byte) (*Request, error) // not nil: Prompt, Messages and Tools are out
+}
+
+// Member says where in a body the value of a top-level member stands.
+type Member struct {
+	Key        string
+	Start, End int
 }
 
 // Prompt is a prompt that no template touches: text, or token ids.

@@ -1,7 +1,6 @@
 package chatwire
 
 import (
-	"bytes"
 	"math"
 	"unsafe"
 
@@ -321,32 +320,4 @@ func (r *reader) prob() float32 {
 		return float32(math.NaN())
 	}
 	return r.float32()
-}
-
-// idList reads a list, valid JSON, of token ids; nil if there is anything else in it.
-func idList(list []byte) []int32 {
-	body := list[1:] // up to and with the bracket
-	out := make([]int32, 0, bytes.Count(body, []byte{','})+1)
-	const none = -1
-	n := int64(none)
-	for i := range len(body) {
-		switch c := body[i]; {
-		case c >= '0' && c <= '9':
-			if n = max(n, 0)*10 + int64(c-'0'); n > math.MaxInt32 {
-				return nil
-			}
-		case c == ',' || c == ']':
-			if n == none {
-				if len(out) > 0 || c == ',' {
-					return nil
-				}
-				return out // an empty list
-			}
-			out = append(out, int32(n))
-			n = none
-		case c != ' ' && c != '\n' && c != '\t' && c != '\r':
-			return nil
-		}
-	}
-	return out
 }

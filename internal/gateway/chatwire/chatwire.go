@@ -34,6 +34,9 @@ type Request struct {
 	TopLogProbs         *int            `json:"top_logprobs"`
 	ReturnTokenIDs      *bool           `json:"return_token_ids"`
 	Constraints
+
+	// Members are all of the request, where they had to be found to read it; else nil.
+	Members []Member `json:"-"`
 }
 
 // TextRequest is a text completions request, as far as it is read: a chat
@@ -67,7 +70,13 @@ type Message struct {
 	ToolCalls        []ToolCall      `json:"tool_calls"`
 	ToolCallID       string          `json:"tool_call_id"`
 	Name             string          `json:"name"`
+
+	text  string // Content, where it is a string that has been read
+	plain bool
 }
+
+// Text is the text that Content is, if that has been read with the message.
+func (m *Message) Text() (text string, ok bool) { return m.text, m.plain }
 
 // Block is one block of a message's content.
 type Block struct {

@@ -1,28 +1,23 @@
 package chatwire
 
 import (
-	"bytes"
-	"encoding/binary"
 	"encoding/json"
-	"math/bits"
 	"strconv"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
-	"unsafe"
 )
 
 // decode is json.Unmarshal. Of a chat request nearly all is its messages and tools, some
 // tens of kilobytes in each call, and reflection over them costs ten times what reading
 // them costs: they are read here, and where one is in any way unusual, by encoding/json.
-// all are the body's members; nil where it was not needed to find them.
-func decode(body []byte, into any) (all []member, err error) {
+// all are the body's members; nil where it was not needed to find them, and then nobody
+// has looked whether it is UTF-8.
+func decode(body []byte, into any) (all []Member, err error) {
 	w, ok := into.(*Request)
 	if !ok {
 		return nil, json.Unmarshal(body, into)
 	}
-	r := requestReader{scanner: scanner{b: body}}
-	if !r.read() {
+	r := requestReader{textReader: textReader{scanner: scanner{b: body}}}
+	if !r.read() || r.torn || !r.utf8() {
 		return nil, json.Unmarshal(body, into)
 	}
 	if r.taken < len(r.all) {
@@ -30,13 +25,13 @@ func decode(body []byte, into any) (all []member, err error) {
 		at := 0
 		for _, m := range r.all {
 			if m.taken {
-				rest = append(append(rest, body[at:m.start]...), "null"...)
-				at = m.end
+				rest = append(append(rest, body[at:m.Start]...), "null"...)
+				at = m.End
 			}
 		}
 		err = json.Unmarshal(append(rest, body[at:]...), into)
 	}
-	w.Messages = r.messages // in rest they are null
+	w.Messages, w.Members = r.messages, r.all // in rest they are null
 	if r.tools != nil {
 		w.Tools = r.tools
 	}
@@ -51,8 +46,8 @@ func decode(body []byte, into any) (all []member, err error) {
 
 // requestReader reads what is long in chat requests.
 type requestReader struct {
-	scanner
-	all      []member
+	textReader
+	all      []Member
 	taken    int // members that encoding/json need not see
 	messages []Message
 	tools    []byte
@@ -68,12 +63,12 @@ func (r *requestReader) read() bool {
 	if r.peek() != '{' {
 		return false
 	}
-	r.all = make([]member, 0, 16)
+	r.all = make([]Member, 0, 16)
 	lists := 0
 	for more := r.enter('}'); more && !r.odd; more = r.next('}') {
 		key := r.key()
 		c := r.peek()
-		m := member{key: key, start: r.i}
+		m := Member{Key: key, Start: r.i}
 		switch {
 		case key == "messages" && c == '[':
 			lists++
@@ -82,7 +77,7 @@ func (r *requestReader) read() bool {
 		case key == "tools" && c == '[':
 			r.skip()
 			r.odd = r.odd || r.tools != nil
-			r.tools = r.b[m.start:r.i]
+			r.tools = r.b[m.Start:r.i]
 			m.taken = true
 		case key == "model" && c == '"' && r.model == "":
 			r.field(&r.model)
@@ -105,7 +100,7 @@ func (r *requestReader) read() bool {
 		if m.taken {
 			r.taken++
 		}
-		m.end = r.i
+		m.End = r.i
 		r.all = append(r.all, m)
 	}
 	return lists == 1 && !r.odd && r.ended()
@@ -128,8 +123,7 @@ func (r *requestReader) message(m *Message) {
 	for more := r.enter('}'); more && !r.odd; more = r.next('}') {
 		switch key := r.key(); key {
 		case "content":
-			from, to := r.skip()
-			m.Content = r.b[from:to:to]
+			r.content(m)
 		case "tool_calls":
 			r.toolCalls(m)
 		case "role":
@@ -204,6 +198,20 @@ func (r *requestReader) other(key string, names ...string) {
 	r.skip()
 }
 
+// content reads a message's content: it is most of the body, so a text is not read again
+// for what it says.
+func (r *requestReader) content(m *Message) {
+	m.plain = r.peek() == '"'
+	if !m.plain {
+		from, to := r.skip()
+		m.Content, m.text = r.b[from:to:to], ""
+		return
+	}
+	from := r.i
+	m.text = r.plainText()
+	m.Content = r.b[from:r.i:r.i]
+}
+
 // words are what short fields mostly say: they take no memory then.
 var words = [...]string{"user", "assistant", "tool", "system", "function", "developer"}
 
@@ -218,104 +226,10 @@ func (r *requestReader) field(to *string) {
 		r.odd = true
 		return
 	}
-	start := r.i
-	if from, end, escaped := r.quoted(); !escaped {
-		in := r.cut(from, end)
-		for _, w := range words {
-			if in == w {
-				*to = w
-				return
-			}
+	*to = r.plainText()
+	for _, w := range words {
+		if *to == w {
+			*to = w
 		}
 	}
-	if r.bad {
-		return
-	}
-	var err error
-	if *to, err = Unquote(r.b[start:r.i]); err != nil {
-		r.odd = true
-	}
-}
-
-// Unquote reads a valid JSON string, as json.Unmarshal does.
-func Unquote(raw []byte) (string, error) {
-	in := raw[1 : len(raw)-1]
-	i := bytes.IndexByte(in, '\\')
-	if i < 0 {
-		if !validUTF8(in) {
-			return slowly(raw)
-		}
-		return string(in), nil
-	}
-	// Eight bytes at a time are copied, as far as there is no escape in them: texts of
-	// code have one in every line or two.
-	out := make([]byte, len(in)+8)
-	copy(out, in[:i])
-	first, n, high := i, i, uint64(0)
-	for i < len(in) {
-		if i+8 <= len(in) {
-			x := load(in, i)
-			high |= x
-			binary.LittleEndian.PutUint64(out[n:], x)
-			k := bits.TrailingZeros64(zeroes(x^ones*'\\')) / 8
-			i, n = i+k, n+k
-			if k == 8 {
-				continue
-			}
-		} else if c := in[i]; c != '\\' {
-			high |= uint64(c)
-			out[n] = c
-			i, n = i+1, n+1
-			continue
-		}
-		c := in[i+1]
-		i += 2
-		switch c {
-		case 'n':
-			c = '\n'
-		case 't':
-			c = '\t'
-		case 'r':
-			c = '\r'
-		case 'b':
-			c = '\b'
-		case 'f':
-			c = '\f'
-		case 'u':
-			r := hex4(in[i:])
-			if utf16.IsSurrogate(r) {
-				return slowly(raw)
-			}
-			n += utf8.EncodeRune(out[n:], r)
-			i += 4
-			continue
-		} // " \ / stand for themselves
-		out[n] = c
-		n++
-	}
-	if (high&highs != 0 || !validUTF8(in[:first])) && !validUTF8(in) {
-		return slowly(raw)
-	}
-	return unsafe.String(unsafe.SliceData(out), n), nil
-}
-
-func slowly(raw []byte) (s string, err error) {
-	err = json.Unmarshal(raw, &s)
-	return s, err
-}
-
-// hex4 reads the four hexadecimal digits in front of b.
-func hex4(b []byte) (r rune) {
-	for _, c := range b[:4] {
-		switch {
-		case c <= '9':
-			c -= '0'
-		case c <= 'F':
-			c -= 'A' - 10
-		default:
-			c -= 'a' - 10
-		}
-		r = r<<4 | rune(c)
-	}
-	return r
 }

@@ -17,7 +17,7 @@ func ReadObject(body []byte, into any) (object []byte, refusal string, wrong err
 	}
 	all, err := decode(body, into) // checks the whole body before anything else
 	var syntax *json.SyntaxError
-	if !validUTF8(body) || errors.As(err, &syntax) {
+	if all == nil && !validUTF8(body) || errors.As(err, &syntax) {
 		return nil, "Invalid JSON in request body", nil
 	}
 	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {

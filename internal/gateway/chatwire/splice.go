@@ -13,33 +13,33 @@ type Field struct {
 	Value []byte // JSON
 }
 
-// member is a top-level member of an object: where its value stands.
-type member struct {
-	key        string
-	start, end int  // of the value
+// Member is a top-level member of an object: where its value stands.
+type Member struct {
+	Key        string
+	Start, End int  // of the value
 	taken      bool // it has been read
 }
 
 // ErrNotObject is returned for JSON that is not an object.
 var ErrNotObject = errors.New("not a JSON object")
 
-// members lists the top-level members of an object, and where its closing brace stands.
-// Keys are in body's memory where they have no escapes.
-func members(body []byte) ([]member, int, error) {
+// Members lists the top-level members of an object. Keys are in body's memory where they
+// have no escapes.
+func Members(body []byte) ([]Member, error) {
 	r := scanner{b: body}
 	if r.peek() != '{' {
-		return nil, 0, ErrNotObject
+		return nil, ErrNotObject
 	}
-	out := make([]member, 0, 16)
+	out := make([]Member, 0, 16)
 	for more := r.enter('}'); more; more = r.next('}') {
-		m := member{key: r.key()}
-		m.start, m.end = r.skip()
+		m := Member{Key: r.key()}
+		m.Start, m.End = r.skip()
 		out = append(out, m)
 	}
 	if r.bad {
-		return nil, 0, ErrNotObject
+		return nil, ErrNotObject
 	}
-	return out, r.i - 1, nil
+	return out, nil
 }
 
 func space(b []byte, i int) int {
@@ -103,13 +103,18 @@ func stringEnd(b []byte, i int) int {
 // Get returns the raw value of a top-level key of valid JSON (the last one, as
 // parsers take it), nil if it is not there.
 func Get(body []byte, key string) []byte {
-	ms, _, err := members(body)
+	ms, err := Members(body)
 	if err != nil {
 		return nil
 	}
+	return GetAt(body, ms, key)
+}
+
+// GetAt is Get for a body whose members are known.
+func GetAt(body []byte, ms []Member, key string) []byte {
 	for i := len(ms) - 1; i >= 0; i-- {
-		if ms[i].key == key {
-			return body[ms[i].start:ms[i].end]
+		if ms[i].Key == key {
+			return body[ms[i].Start:ms[i].End]
 		}
 	}
 	return nil
@@ -118,14 +123,14 @@ func Get(body []byte, key string) []byte {
 // Duplicate returns the first top-level key that stands twice, "" if none does.
 // Keys that differ in case alone count as one: we read either, a model server one.
 func Duplicate(body []byte) string {
-	ms, _, err := members(body)
+	ms, err := Members(body)
 	if err != nil {
 		return ""
 	}
 	return twice(ms)
 }
 
-func twice(ms []member) string {
+func twice(ms []Member) string {
 	const few = 64 // of more, comparing each with each would take a hostile body's whole minutes
 	var seen map[string]bool
 	if len(ms) > few {
@@ -133,16 +138,16 @@ func twice(ms []member) string {
 	}
 	for i, m := range ms {
 		if seen != nil {
-			key := strings.ToLower(m.key)
+			key := strings.ToLower(m.Key)
 			if seen[key] {
-				return m.key
+				return m.Key
 			}
 			seen[key] = true
 			continue
 		}
 		for _, o := range ms[:i] {
-			if strings.EqualFold(o.key, m.key) {
-				return m.key
+			if strings.EqualFold(o.Key, m.Key) {
+				return m.Key
 			}
 		}
 	}
@@ -153,10 +158,16 @@ func twice(ms []member) string {
 // every other byte as it was: key order, spacing, big numbers and odd strings
 // survive. New keys are added at the end. body is not changed.
 func Splice(body []byte, fields ...Field) ([]byte, error) {
-	ms, brace, err := members(body)
+	ms, err := Members(body)
 	if err != nil {
 		return nil, err
 	}
+	return SpliceAt(body, ms, fields...), nil
+}
+
+// SpliceAt is Splice for a body whose members are known.
+func SpliceAt(body []byte, ms []Member, fields ...Field) []byte {
+	brace := bytes.LastIndexByte(body, '}')
 	size := len(body)
 	for _, f := range fields {
 		size += len(f.Key) + len(f.Value) + 4
@@ -166,12 +177,12 @@ func Splice(body []byte, fields ...Field) ([]byte, error) {
 	done := make([]bool, len(fields))
 	for _, m := range ms {
 		for i, f := range fields {
-			if f.Key != m.key {
+			if f.Key != m.Key {
 				continue
 			}
-			out = append(out, body[at:m.start]...)
+			out = append(out, body[at:m.Start]...)
 			out = append(out, f.Value...)
-			at = m.end
+			at = m.End
 			done[i] = true
 		}
 	}
@@ -189,7 +200,7 @@ func Splice(body []byte, fields ...Field) ([]byte, error) {
 		out = append(out, ':')
 		out = append(out, f.Value...)
 	}
-	return append(out, body[brace:]...), nil
+	return append(out, body[brace:]...)
 }
 
 // Mend returns JSON that every parser takes: the words NaN, Infinity and
@@ -273,24 +284,24 @@ func TakeExperts(body []byte) (rest, experts []byte) {
 // without returns an object without a member, and that member's value; nil if
 // it has none.
 func without(object []byte, key string) (rest, taken []byte) {
-	ms, _, err := members(object)
+	ms, err := Members(object)
 	if err != nil {
 		return object, nil
 	}
 	for i, m := range ms {
-		if m.key != key {
+		if m.Key != key {
 			continue
 		}
 		// From behind the value before, or the brace, to the end of this one; the
 		// first member takes the comma behind it along.
-		from, to := space(object, 0)+1, m.end
+		from, to := space(object, 0)+1, m.End
 		if i > 0 {
-			from = ms[i-1].end
+			from = ms[i-1].End
 		} else if next := space(object, to); next < len(object) && object[next] == ',' {
 			to = next + 1
 		}
 		rest = append(append(make([]byte, 0, len(object)), object[:from]...), object[to:]...)
-		return rest, object[m.start:m.end]
+		return rest, object[m.Start:m.End]
 	}
 	return object, nil
 }

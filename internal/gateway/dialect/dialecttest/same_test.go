@@ -45,7 +45,7 @@ func TestOneConversationOverChatAndResponses(t *testing.T) {
 	if err != nil || resp.Invalid != nil {
 		t.Fatal(err, resp.Invalid)
 	}
-	chat.Body, chat.Dialect, chat.IncludeUsage = resp.Body, resp.Dialect, resp.IncludeUsage
+	chat.Body, chat.Members, chat.Dialect, chat.IncludeUsage = resp.Body, nil, resp.Dialect, resp.IncludeUsage
 	if diff := cmp.Diff(chat, resp); diff != "" {
 		t.Errorf("chat and Responses differ (-chat +responses):\n%s", diff)
 	}

@@ -55,6 +55,9 @@ func (d Dialect) Parse(body []byte) (*call.Request, error) {
 		req.Invalid = invalid(typeMessage(err))
 		// What could be read still counts: a relaying sampler goes on with it.
 	}
+	for _, m := range w.Members {
+		req.Members = append(req.Members, call.Member{Key: m.Key, Start: m.Start, End: m.End})
+	}
 	d.fill(req, &w)
 	return req, nil
 }
@@ -172,6 +175,10 @@ func message(m *chatwire.Message) (fulgur.Message, string, error) {
 	}
 	for _, c := range m.ToolCalls {
 		out.ToolCalls = append(out.ToolCalls, fulgur.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+	}
+	if text, ok := m.Text(); ok {
+		out.Content = text
+		return out, "", nil
 	}
 	text, relayed, err := Content(m.Content)
 	out.Content = text

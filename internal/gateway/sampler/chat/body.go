@@ -12,6 +12,10 @@ import (
 
 // splice puts the gateway's fields into the client's bytes.
 func (s *Sampler) splice(o *call.Order) ([]byte, error) {
+	members, err := membersOf(o)
+	if err != nil {
+		return nil, notObject(o, err)
+	}
 	fields := []chatwire.Field{{Key: "model", Value: chatwire.AppendString(nil, o.Target)}}
 	if o.ForceTemperature {
 		fields = append(fields, chatwire.Field{Key: "temperature", Value: chatwire.AppendFloat(nil, o.Sampling.Temperature)})
@@ -28,7 +32,7 @@ func (s *Sampler) splice(o *call.Order) ([]byte, error) {
 	}
 	if o.CapTokens > 0 && (o.Wishes.MaxTokens == nil || *o.Wishes.MaxTokens > o.CapTokens) {
 		key := "max_tokens"
-		if o.Dialect == Wire && chatwire.Get(o.Body, "max_completion_tokens") != nil {
+		if o.Dialect == Wire && chatwire.GetAt(o.Body, members, "max_completion_tokens") != nil {
 			key = "max_completion_tokens"
 		}
 		fields = append(fields, chatwire.Field{Key: key, Value: strconv.AppendInt(nil, int64(o.CapTokens), 10)})
@@ -38,11 +42,11 @@ func (s *Sampler) splice(o *call.Order) ([]byte, error) {
 		// vLLM's chunks have no routed experts: the answer comes whole, and the
 		// dialect makes a stream of it.
 		fields = append(fields, chatwire.Field{Key: "stream", Value: []byte("false")})
-		if chatwire.Get(o.Body, "stream_options") != nil { // goes with streams only
+		if chatwire.GetAt(o.Body, members, "stream_options") != nil { // goes with streams only
 			fields = append(fields, chatwire.Field{Key: "stream_options", Value: []byte("null")})
 		}
 	case o.Stream && !o.IncludeUsage: // the record needs it; the dialect keeps it from the client
-		opts := chatwire.Get(o.Body, "stream_options")
+		opts := chatwire.GetAt(o.Body, members, "stream_options")
 		if len(opts) == 0 || opts[0] != '{' {
 			opts = []byte("{}")
 		}
@@ -52,9 +56,18 @@ func (s *Sampler) splice(o *call.Order) ([]byte, error) {
 		}
 		fields = append(fields, chatwire.Field{Key: "stream_options", Value: opts})
 	}
-	out, err := chatwire.Splice(o.Body, fields...)
-	if err != nil {
-		return nil, notObject(o, err)
+	return chatwire.SpliceAt(o.Body, members, fields...), nil
+}
+
+// membersOf are those of the client's body: where the dialect has not found them, it is
+// read again.
+func membersOf(o *call.Order) ([]chatwire.Member, error) {
+	if o.Members == nil {
+		return chatwire.Members(o.Body)
+	}
+	out := make([]chatwire.Member, len(o.Members))
+	for i, m := range o.Members {
+		out[i] = chatwire.Member{Key: m.Key, Start: m.Start, End: m.End}
 	}
 	return out, nil
 }
