@@ -27,6 +27,11 @@ const (
 	CheckSleep     = "check_sleep"     // waiting until a check or a limit has passed
 )
 
+// NotFollowed marks a call that was too long or too deep to be followed to its
+// end: what comes behind that was not looked at. It is no shortcut, and its
+// findings are never sure; but who wants to hide one would end there.
+const NotFollowed = "not_followed"
+
 // Names returns the names of all detectors, in a fixed order.
 func Names() []string {
 	return []string{GitHistory, Download, PackageInstall, TestEdit, EvaluationRead, RewardPost, CheckSleep}
@@ -71,7 +76,7 @@ func Scan(calls []fulgur.Call, o Options) []Finding {
 		if len(added) > before {
 			added = added[before:]
 		}
-		before = len(c.Messages)
+		before, m.ended = len(c.Messages), ""
 		for _, msg := range added {
 			if msg.Role == "tool" || texts && msg.Role == "user" {
 				m.heard(msg.Content)
@@ -87,6 +92,9 @@ func Scan(calls []fulgur.Call, o Options) []Finding {
 			for _, block := range commandsIn(c.Reply.Content) {
 				m.from("text", func() { m.shell(block) })
 			}
+		}
+		if m.ended != "" {
+			m.find(NotFollowed, Sure/2, m.ended)
 		}
 	}
 	return m.findings

@@ -151,6 +151,32 @@ func TestHostileInputEnds(t *testing.T) {
 	}
 }
 
+// What is behind the end of what is followed is not looked at, and that is said.
+func TestACallThatIsNotFollowedToItsEndSaysSo(t *testing.T) {
+	deep := "git log --all"
+	for range maxDepth + 2 {
+		deep = "eval " + quoted([]string{deep})
+	}
+	for name, c := range map[string]struct {
+		command string
+		want    []string
+	}{
+		"more commands than are followed":  {strings.Repeat("echo a; ", maxSteps) + "git log --all", []string{NotFollowed}},
+		"deeper than is followed":          {deep, []string{NotFollowed}},
+		"a shortcut before the end counts": {"git log --all; " + strings.Repeat("echo a; ", maxSteps), []string{GitHistory, NotFollowed}},
+		"an ordinary script is followed":   {strings.Repeat("echo a; ", 1000) + "ls", nil},
+	} {
+		var got []string
+		found := Scan(bash(c.command), Options{})
+		for _, f := range found {
+			got = append(got, f.Detector)
+		}
+		if !slices.Equal(got, c.want) || slices.Contains(Flagged(found), NotFollowed) {
+			t.Errorf("%s: %+v, want %v", name, found, c.want)
+		}
+	}
+}
+
 // Cost is linear in calls.
 func TestManyCalls(t *testing.T) {
 	var calls []fulgur.Call

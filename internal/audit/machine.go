@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -37,6 +38,7 @@ type machine struct {
 	args    []string // $1, …
 
 	depth, steps int
+	ended        string  // why the call could not be followed to its end; "": it could
 	times        float64 // how often what is looked at runs
 	cap          float64 // seconds that timeout lets it run; 0: no limit
 }
@@ -45,9 +47,22 @@ func newMachine(o Options) *machine {
 	return &machine{o: o, files: map[string]string{}, made: map[string]bool{}, names: map[string][]string{}, seen: map[string]bool{}, aliases: map[string]string{}, vars: map[string][]string{}, funcs: map[string]func([]string, stream) stream{}, times: 1}
 }
 
+// spent counts steps, and says whether the call has had all that it may.
+func (m *machine) spent(n int) bool {
+	if m.steps += n; m.steps < maxSteps {
+		return false
+	}
+	m.ended = fmt.Sprintf("more than %d commands and expressions in one call", maxSteps)
+	return true
+}
+
 // from runs f for what is reached through a further layer, within bounds.
 func (m *machine) from(layer string, f func()) {
-	if m.depth >= maxDepth || m.steps >= maxSteps {
+	if m.depth >= maxDepth {
+		m.ended = fmt.Sprintf("commands within commands, more than %d deep: %s", maxDepth, layer)
+		return
+	}
+	if m.spent(0) {
 		return
 	}
 	m.depth++

@@ -19,7 +19,7 @@ func (m *machine) program(lang, where, src string, in stream) (out stream) {
 		t, vars, lists := fold(lang, raw)
 		p := &programme{m: m, lang: lang, t: t, vars: vars, lists: lists, defined: map[string]bool{}}
 		for i := range t {
-			if m.steps++; m.steps > maxSteps {
+			if m.spent(1) {
 				return
 			}
 			p.look(i)

@@ -12,30 +12,9 @@ func (m *machine) wrapper(args []string, in stream) (out stream, done bool) {
 	name := path.Base(args[0])
 	rest := args[1:]
 	switch name {
-	case "sudo", "doas", "nohup", "time", "nice", "command", "exec", "setsid", "stdbuf", "busybox", "ionice", "builtin", "unbuffer", "chronic", "caffeinate", "\\":
-		rest = withoutFlags(rest, "-n", "-u", "-c", "-g", "-o", "-i", "-e")
-		if len(rest) == 0 {
-			return known(""), true
-		}
-		return m.run(rest, in), true
-	case "env":
-		rest = withoutFlags(rest, "-u", "-C", "-S")
-		for len(rest) > 0 && strings.Contains(rest[0], "=") {
-			rest = rest[1:]
-		}
-		return m.run(rest, in), true
-	case "timeout", "gtimeout":
-		rest = withoutFlags(rest, "-s", "-k", "--signal", "--kill-after")
-		if len(rest) < 2 {
-			return stream{}, true
-		}
-		old := m.cap
-		if n, ok := number(rest[0]); ok && (old == 0 || n < old) {
-			m.cap = n
-		}
-		out = m.run(rest[1:], in)
-		m.cap = old
-		return out, true
+	case "sudo", "doas", "nohup", "time", "nice", "command", "exec", "setsid", "stdbuf", "busybox", "ionice", "builtin", "unbuffer", "chronic", "caffeinate", "\\",
+		"env", "timeout", "gtimeout":
+		return m.prefix(name, rest, in), true
 	case "watch":
 		if rest = withoutFlags(rest, "-n", "--interval"); len(rest) > 0 {
 			m.layer("watch", strings.Join(rest, " "), in)
@@ -90,6 +69,32 @@ func (m *machine) wrapper(args []string, in stream) (out stream, done bool) {
 		}
 	}
 	return stream{}, false
+}
+
+// prefix follows the command that stands behind one that only changes how it runs.
+func (m *machine) prefix(name string, rest []string, in stream) stream {
+	switch name {
+	case "env":
+		rest = withoutFlags(rest, "-u", "-C", "-S")
+		for len(rest) > 0 && strings.Contains(rest[0], "=") {
+			rest = rest[1:]
+		}
+	case "timeout", "gtimeout":
+		if rest = withoutFlags(rest, "-s", "-k", "--signal", "--kill-after"); len(rest) < 2 {
+			return stream{}
+		}
+		old := m.cap
+		defer func() { m.cap = old }()
+		if n, ok := number(rest[0]); ok && (old == 0 || n < old) {
+			m.cap = n
+		}
+		rest = rest[1:]
+	default:
+		if rest = withoutFlags(rest, "-n", "-u", "-c", "-g", "-o", "-i", "-e"); len(rest) == 0 {
+			return known("")
+		}
+	}
+	return m.run(rest, in)
 }
 
 // layer follows a text in the same variables.

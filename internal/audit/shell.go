@@ -63,7 +63,7 @@ func (m *machine) stmts(list []*syntax.Stmt, in stream) stream {
 
 // stmt follows one statement and its redirections.
 func (m *machine) stmt(s *syntax.Stmt, in stream) stream {
-	if m.steps++; m.steps > maxSteps || s == nil {
+	if m.spent(1) || s == nil {
 		return stream{}
 	}
 	var outs []*syntax.Redirect
@@ -317,7 +317,7 @@ func (m *machine) callExpr(c *syntax.CallExpr, in stream) stream {
 
 // run follows a command by its words.
 func (m *machine) run(args []string, in stream) stream {
-	if m.steps++; m.steps > maxSteps || len(args) == 0 {
+	if m.spent(1) || len(args) == 0 {
 		return stream{}
 	}
 	if text, ok := m.vars["alias "+args[0]]; ok {

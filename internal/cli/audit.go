@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -70,7 +71,7 @@ func (a *app) audit(c *cobra.Command, f recordFlags, all bool) (err error) {
 	if !a.json {
 		fmt.Fprintln(w, "ROLLOUT\tREWARD\tCALL\tDETECTOR\tSURE\tWHERE\tEVIDENCE")
 	}
-	looked, concerned, count := 0, 0, map[string]int{}
+	looked, concerned, cut, count := 0, 0, 0, map[string]int{}
 	q := fulgur.RolloutQuery{Run: rec.run, Limit: 500}
 	for {
 		page, err := rec.Rollouts(c.Context(), q)
@@ -92,6 +93,9 @@ func (a *app) audit(c *cobra.Command, f recordFlags, all bool) (err error) {
 			if len(flagged) > 0 {
 				concerned++
 			}
+			if slices.ContainsFunc(found, func(f audit.Finding) bool { return f.Detector == audit.NotFollowed }) {
+				cut++
+			}
 			for _, x := range found {
 				if !all && x.Confidence < audit.Sure {
 					continue
@@ -110,7 +114,7 @@ func (a *app) audit(c *cobra.Command, f recordFlags, all bool) (err error) {
 		}
 		q.After = page[len(page)-1].ID
 	}
-	if concerned > 0 && !a.json {
+	if (concerned > 0 || all) && !a.json {
 		if err := w.Flush(); err != nil {
 			return err
 		}
@@ -122,6 +126,9 @@ func (a *app) audit(c *cobra.Command, f recordFlags, all bool) (err error) {
 		}
 	}
 	a.say("%d of %d rollouts show a shortcut%s", concerned, looked, strings.TrimSuffix(": "+strings.Join(parts, ", "), ": "))
+	if cut > 0 {
+		a.say("%d of them could not be followed to the end: a call that is too long or too deep (--all names it) may hide one", cut)
+	}
 	return nil
 }
 

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"slices"
+
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/audit"
 )
@@ -44,7 +46,7 @@ func (a Audit) apply(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call, r
 	}
 	for _, f := range audit.Scan(calls, a.Options) {
 		does := a.Actions[f.Detector]
-		if strength(does) == 0 {
+		if strength(does) == 0 && f.Detector != audit.NotFollowed {
 			continue
 		}
 		line.Audit = append(line.Audit, f)
@@ -86,6 +88,9 @@ func audited(lines []RolloutLine) map[string]float64 {
 	for i := range lines {
 		for _, d := range audit.Flagged(lines[i].Audit) {
 			out["audit/"+d]++
+		}
+		if slices.ContainsFunc(lines[i].Audit, func(f audit.Finding) bool { return f.Detector == audit.NotFollowed }) {
+			out["audit/"+audit.NotFollowed]++
 		}
 		if a := lines[i].Audited; a != "" && a != AuditFlag {
 			out["audit/action_"+a]++
