@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 )
@@ -23,6 +25,9 @@ type controllerJob struct {
 	log    *slog.Logger
 	meter  *meter
 	holder string // of the controller's lease; "": made up
+
+	pool     *controller.Pool      // slots that controllers of other runs share; nil: none do
+	registry prometheus.Registerer // gets the controller's metrics; nil: nobody does
 }
 
 // soleHolder holds the leases of a run whose store is in this process: the
@@ -50,9 +55,13 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 			return nil, errors.Join(err, runner.Close())
 		}
 	}
-	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Log: j.log}, j.store, j.gate, runner)
+	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Pool: j.pool, Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())
+	}
+	metrics := controller.NewCollector(c)
+	if j.registry != nil {
+		j.registry.MustRegister(metrics)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -65,6 +74,9 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 	return func() error {
 		cancel()
 		wg.Wait()
+		if j.registry != nil {
+			j.registry.Unregister(metrics)
+		}
 		err := errors.Join(failed, runner.Close())
 		if m, ok := runner.(controller.Meter); ok && j.meter != nil {
 			j.meter.agents = m.ChildCPU()

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,74 +12,6 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/engine/serve"
 )
-
-// controllerCommand runs the agents of a run whose gateway is elsewhere.
-func (a *app) controllerCommand() *cobra.Command {
-	var flags runFileFlags
-	var server, key, agentURL, logLevel string
-	c := &cobra.Command{
-		Use:     "controller RUN.yaml",
-		Short:   "run the agents of a run, against a server",
-		GroupID: "parts",
-		Long: `Run the agents of a run: the part of fulgur train that starts processes, for a
-gateway that runs elsewhere (fulgur serve). Any number of controllers may be
-started for a run; one leads, and another takes over when it dies. Agents that a
-killed controller left behind are found and ended.`,
-		Example: `  fulgur controller run.yaml --server http://127.0.0.1:8080 --key KEY`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			outliveReader()
-			r, err := a.loadRunFile(args[0], flags, c)
-			if err != nil {
-				return err
-			}
-			a.warn(r)
-			if server == "" {
-				server = r.Server
-			}
-			if server == "" {
-				return usageErr(errors.New("name the server with --server"))
-			}
-			if err := checkServer(c.Context(), server, key); err != nil {
-				return err
-			}
-			// What runs, runs here: that it does is no news.
-			cl, err := client.New(server, key, client.Options{States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Succeeded, fulgur.Failed}})
-			if err != nil {
-				return usageErr(err)
-			}
-			dir, err := filepath.Abs(filepath.Join(r.Out, r.Run+"-agents"))
-			if err != nil {
-				return err
-			}
-			if err := makeDir(dir); err != nil {
-				return err
-			}
-			if err := a.buildAgent(c.Context(), r, runDir(dir), nil); err != nil {
-				return err
-			}
-			if agentURL == "" {
-				agentURL = server
-			}
-			stop, err := a.startController(c.Context(), controllerJob{
-				file: r, dir: runDir(dir), run: fulgur.RunID(r.Run), model: modelName(r.File), url: agentURL,
-				store: cl, gate: cl, secret: key, log: a.logger(logLevel),
-			})
-			if err != nil {
-				return err
-			}
-			a.say("running the agents of %s for %s; Ctrl-C ends them", r.Run, server)
-			<-c.Context().Done()
-			return stop()
-		},
-	}
-	flags.register(c)
-	c.Flags().StringVar(&server, "server", "", "URL of a running fulgur serve")
-	c.Flags().StringVar(&key, "key", "", "the server's key")
-	c.Flags().StringVar(&agentURL, "agent-url", "", "the server's URL as agents reach it (default: --server)")
-	c.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
-	return c
-}
 
 // engineCommand serves the embedded engine's tokens.
 func (a *app) engineCommand() *cobra.Command {

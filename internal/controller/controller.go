@@ -216,7 +216,7 @@ func (c *Controller) lead(ctx context.Context) error {
 	}
 	c.wind(cut)
 	side.Wait()
-	c.stats.gauges(0, 0, 0)
+	c.stats.gauges(0, 0, 0, 0)
 	if c.mute.Load() {
 		c.log.Warn("another controller took over this run; its executions here were ended", "run", c.o.Run)
 	} else {

@@ -6,19 +6,22 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
 // Stats is what a controller has done, and does.
 type Stats struct {
-	Queued   int            // rollouts that wait, with those in a back-off
-	Starting int            // executions that do not run yet
-	Running  int            //
-	Started  int64          // executions that ran
-	Retries  int64          // attempts that another one follows
-	Outcomes map[string]int // ended attempts by "class/reason"
-	StartP50 time.Duration  // from the rollout's creation to its first process, of the last 1024 starts
-	StartP90 time.Duration
+	Queued    int            // rollouts that wait, with those in a back-off
+	Starting  int            // executions that do not run yet
+	Waiting   int            // executions that wait for room: a quota, an admission
+	Running   int            //
+	Started   int64          // executions that ran
+	Retries   int64          // attempts that another one follows
+	RetriesBy map[string]int // of these, by reason
+	Outcomes  map[string]int // ended attempts by "class/reason"
+	StartP50  time.Duration  // from the rollout's creation to its first process, of the last 1024 starts
+	StartP90  time.Duration
 }
 
 // stats gathers them.
@@ -31,10 +34,10 @@ type stats struct {
 
 const latencies = 1024
 
-func (s *stats) gauges(queued, starting, running int) {
+func (s *stats) gauges(queued, starting, waiting, running int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now.Queued, s.now.Starting, s.now.Running = queued, starting, running
+	s.now.Queued, s.now.Starting, s.now.Waiting, s.now.Running = queued, starting, waiting, running
 }
 
 // started counts a start; a negative latency is not known.
@@ -56,11 +59,12 @@ func (s *stats) ended(v plan.Verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.now.Outcomes == nil {
-		s.now.Outcomes = map[string]int{}
+		s.now.Outcomes, s.now.RetriesBy = map[string]int{}, map[string]int{}
 	}
 	s.now.Outcomes[string(v.Outcome.Class)+"/"+v.Outcome.Reason]++
 	if v.Retry {
 		s.now.Retries++
+		s.now.RetriesBy[v.Outcome.Reason]++
 	}
 }
 
@@ -68,7 +72,7 @@ func (s *stats) snapshot() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := s.now
-	out.Outcomes = maps.Clone(s.now.Outcomes)
+	out.Outcomes, out.RetriesBy = maps.Clone(s.now.Outcomes), maps.Clone(s.now.RetriesBy)
 	if n := len(s.latency); n > 0 {
 		sorted := slices.Sorted(slices.Values(s.latency))
 		out.StartP50, out.StartP90 = sorted[n/2], sorted[n*9/10]
@@ -78,11 +82,14 @@ func (s *stats) snapshot() Stats {
 
 // gauges publishes the loop's numbers.
 func (c *Controller) gauges() {
-	starting := 0
+	starting, waiting := 0, 0
 	for _, e := range c.slots {
-		if e.Phase != "running" {
+		switch {
+		case e.Waits:
+			waiting++
+		case e.Phase != fulgur.PhaseRunning:
 			starting++
 		}
 	}
-	c.stats.gauges(c.queue.Len(), starting, len(c.slots)-starting)
+	c.stats.gauges(c.queue.Len(), starting, waiting, len(c.slots)-starting-waiting)
 }
