@@ -1,0 +1,224 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+const (
+	logLines = 20
+	logBytes = 64 << 10
+	logLimit = 5 * time.Second // how long an exit waits for its log
+	// forceAfter is how long beyond its grace a pod may take to go, as on a node that
+	// is lost, before its object is removed by force.
+	forceAfter = time.Minute
+)
+
+// endLocked tells an exit, with the end of the log if it did not go well.
+func (r *Runner) endLocked(a *attempt, x plan.Exit) {
+	if a.ending {
+		return
+	}
+	a.ending = true
+	if x.Code == 0 && x.Failure == "" || a.tail != "" || a.pod == nil || a.podGone || !started(a) {
+		x.Tail = a.tail
+		r.sendLocked(controller.Event{Key: a.key, Exit: &x})
+		return
+	}
+	r.spawn(func(ctx context.Context) {
+		x.Tail = r.logTail(ctx, a)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sendLocked(controller.Event{Key: a.key, Exit: &x})
+	})
+}
+
+// started says whether the agent's container has, or had, a log.
+func started(a *attempt) bool {
+	cs := containerOf(a.pod, a.agent)
+	return cs != nil && (cs.State.Running != nil || cs.State.Terminated != nil)
+}
+
+// logTail reads the last lines of the agent's log.
+func (r *Runner) logTail(ctx context.Context, a *attempt) string {
+	r.mu.Lock()
+	pod, agent, secrets := a.pod, a.agent, a.secrets
+	r.mu.Unlock()
+	ctx, done := context.WithTimeout(ctx, logLimit)
+	defer done()
+	q := url.Values{"container": {agent}, "tailLines": {strconv.Itoa(logLines)}, "limitBytes": {strconv.Itoa(logBytes)}}
+	var raw []byte
+	if err := r.c.call(ctx, http.MethodGet, r.c.path("v1/pods/"+pod.Name+"/log"), q, nil, &raw); err != nil {
+		r.log.Info("an attempt's log could not be read", "rollout", a.key.Rollout, "pod", pod.Name, "err", err)
+		return ""
+	}
+	return controller.LastLines(controller.Redact(raw, secrets))
+}
+
+// Stop implements controller.Runner. The Job is deleted with its pods: they get
+// SIGTERM, and after their grace SIGKILL.
+func (r *Runner) Stop(_ context.Context, key plan.Key) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.live[key]; a != nil {
+		r.stopLocked(a)
+	}
+	return nil
+}
+
+func (r *Runner) stopLocked(a *attempt) {
+	if a.stopping || a.ending {
+		return
+	}
+	a.stopping = true
+	switch {
+	case a.queued:
+		r.queue = slices.DeleteFunc(r.queue, func(q *attempt) bool { return q == a })
+		r.endLocked(a, stopped(a))
+	case a.uid == "": // make is on its way, and sees to it
+	case a.jobGone:
+		r.endLocked(a, stopped(a))
+	default:
+		r.spawn(func(ctx context.Context) { r.remove(ctx, a) })
+	}
+}
+
+// remove deletes an attempt's Job and waits for nothing but the answer: its end is
+// seen by the watch. Its log goes with the pod, so that it is read before.
+func (r *Runner) remove(ctx context.Context, a *attempt) {
+	r.mu.Lock()
+	pod, uid, name := a.pod, a.uid, a.name
+	read := pod != nil && !a.podGone && started(a)
+	r.mu.Unlock()
+	if read {
+		tail := r.logTail(ctx, a)
+		r.mu.Lock()
+		a.tail = tail
+		r.mu.Unlock()
+	}
+	grace := r.Grace
+	if pod != nil && pod.Spec.TerminationGracePeriodSeconds != nil {
+		grace = time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+	}
+	err := r.c.persist(ctx, http.MethodDelete, r.c.path("batch/v1/jobs/"+name), nil, deleteOptions(metav1.DeletePropagationForeground, uid), nil)
+	if s := statusOf(err); s == http.StatusNotFound || s == http.StatusConflict { // gone, or another of its name
+		r.mu.Lock()
+		if !a.jobGone {
+			r.jobGoneLocked(a)
+		}
+		r.mu.Unlock()
+		return
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			r.log.Error("a Job could not be deleted", "job", name, "err", err)
+		}
+		return
+	}
+	if !pause(ctx, grace+forceAfter) {
+		return
+	}
+	r.mu.Lock()
+	pod, still := a.pod, a.pod != nil && !a.podGone && !a.jobGone
+	r.mu.Unlock()
+	if still {
+		r.log.Warn("a pod does not go; its object is removed by force", "pod", pod.Name, "node", pod.Spec.NodeName)
+		o := deleteOptions(metav1.DeletePropagationBackground, string(pod.UID))
+		now := int64(0)
+		o.GracePeriodSeconds = &now
+		_ = r.c.persist(ctx, http.MethodDelete, r.c.path("v1/pods/"+pod.Name), nil, o, nil)
+	}
+}
+
+// Acknowledge implements controller.Acknowledger: the Jobs go, or stay for as long
+// as Options.Keep says.
+func (r *Runner) Acknowledge(keys []plan.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range keys {
+		a := r.done[k]
+		if a == nil {
+			a = r.live[k] // its exit is heard a moment before it is noted as sent
+		}
+		if a == nil || !a.ending || a.jobGone || a.uid == "" || a.stopping {
+			continue
+		}
+		a.stopping = true
+		r.spawn(func(ctx context.Context) { r.forget(ctx, a) })
+	}
+}
+
+func (r *Runner) forget(ctx context.Context, a *attempt) {
+	r.mu.Lock()
+	name, uid, over := a.name, a.uid, settled(a.job)
+	r.mu.Unlock()
+	var err error
+	if r.Keep > 0 && over {
+		patch := map[string]any{"spec": map[string]any{"ttlSecondsAfterFinished": int64(r.Keep / time.Second)}}
+		err = r.c.persist(ctx, http.MethodPatch, r.c.path("batch/v1/jobs/"+name), nil, patch, nil)
+		r.mu.Lock()
+		r.dropLocked(a)
+		r.mu.Unlock()
+	} else {
+		err = r.c.persist(ctx, http.MethodDelete, r.c.path("batch/v1/jobs/"+name), nil, deleteOptions(metav1.DeletePropagationBackground, uid), nil)
+	}
+	if s := statusOf(err); s == http.StatusNotFound || s == http.StatusConflict {
+		r.mu.Lock()
+		if !a.jobGone {
+			r.jobGoneLocked(a)
+		}
+		r.mu.Unlock()
+	} else if err != nil && ctx.Err() == nil {
+		r.log.Warn("a Job that has ended could not be removed; it goes by itself later", "job", name, "err", err)
+	}
+}
+
+// closeLimit is how long Close waits beyond the grace for Jobs to be gone.
+const closeLimit = 30 * time.Second
+
+// Close implements controller.Runner.
+func (r *Runner) Close() error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	close(r.gone)
+	for _, a := range r.live {
+		r.stopLocked(a)
+	}
+	r.mu.Unlock()
+	left := 0
+	for end := time.Now().Add(r.Grace + closeLimit); ; time.Sleep(20 * time.Millisecond) {
+		r.mu.Lock()
+		left = len(r.live)
+		for _, a := range r.done { // acknowledged, and on their way out
+			if a.stopping && !a.jobGone {
+				left++
+			}
+		}
+		r.mu.Unlock()
+		if left == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	r.cancel()
+	r.wg.Wait()
+	close(r.events)
+	if left > 0 {
+		return fulgur.E(fulgur.KindTimeout, "close the Kubernetes runner", fmt.Sprintf("%d Jobs were not gone after %s; the next start of this run removes them", left, r.Grace+closeLimit), nil)
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+package kube
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+func (r *Runner) jobChanged(job batchv1.Job, deleted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.byName[job.Name]
+	if a == nil || string(job.UID) != a.uid { // an earlier one of that name; ours is known when its creation is answered
+		return
+	}
+	r.jobLocked(a, &job, deleted)
+}
+
+func (r *Runner) jobLocked(a *attempt, job *batchv1.Job, deleted bool) {
+	a.job = job
+	if deleted {
+		r.jobGoneLocked(a)
+		return
+	}
+	r.lookLocked(a)
+}
+
+func (r *Runner) jobGoneLocked(a *attempt) {
+	a.jobGone = true
+	r.roomLocked()
+	if r.done[a.key] == a {
+		r.dropLocked(a)
+		return
+	}
+	r.lookLocked(a)
+}
+
+// jobsListed takes a whole list: what is not in it is gone.
+func (r *Runner) jobsListed(all []batchv1.Job, asked time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	there := map[string]*batchv1.Job{}
+	for i := range all {
+		there[string(all[i].UID)] = &all[i]
+	}
+	for _, a := range r.namedLocked() {
+		switch job := there[a.uid]; {
+		case a.uid == "":
+		case job != nil:
+			r.jobLocked(a, job, false)
+		case a.created.Before(asked) && !a.jobGone:
+			r.jobGoneLocked(a)
+		}
+	}
+}
+
+// namedLocked is a copy of what byName holds, which changes while one goes
+// through it.
+func (r *Runner) namedLocked() []*attempt {
+	out := make([]*attempt, 0, len(r.byName))
+	for _, a := range r.byName {
+		out = append(out, a)
+	}
+	return out
+}
+
+func (r *Runner) podChanged(pod corev1.Pod, deleted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.ownerLocked(&pod); a != nil {
+		r.podLocked(a, &pod, deleted)
+	}
+}
+
+func (r *Runner) podLocked(a *attempt, pod *corev1.Pod, deleted bool) {
+	if a.pod != nil && a.pod.UID != pod.UID && pod.CreationTimestamp.Before(&a.pod.CreationTimestamp) {
+		return
+	}
+	a.pod, a.podGone, a.noPod = pod, deleted, ""
+	r.lookLocked(a)
+}
+
+// ownerLocked is the attempt whose Job a pod belongs to.
+func (r *Runner) ownerLocked(pod *corev1.Pod) *attempt {
+	a := r.byName[pod.Labels[batchv1.JobNameLabel]]
+	if a == nil {
+		return nil
+	}
+	for _, o := range pod.OwnerReferences {
+		if string(o.UID) == a.uid {
+			return a
+		}
+	}
+	return nil
+}
+
+func (r *Runner) podsListed(all []corev1.Pod, asked time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	there := map[*attempt]bool{}
+	for i := range all {
+		if a := r.ownerLocked(&all[i]); a != nil {
+			there[a] = true
+			r.podLocked(a, &all[i], false)
+		}
+	}
+	for _, a := range r.namedLocked() {
+		if a.pod != nil && !a.podGone && !there[a] && a.pod.CreationTimestamp.Time.Before(asked.Add(-5*time.Second)) {
+			a.podGone = true
+			r.lookLocked(a)
+		}
+	}
+}
+
+// lookLocked decides where an attempt stands, and tells what is new of it.
+func (r *Runner) lookLocked(a *attempt) {
+	if a.ending || r.live[a.key] != a || a.uid == "" {
+		return
+	}
+	if a.stopping { // its end is that of its whole Job, pods included
+		if a.jobGone {
+			r.endLocked(a, stopped(a))
+		}
+		return
+	}
+	s := look(view{job: a.job, gone: a.jobGone, pod: a.pod, podGone: a.podGone, ran: a.ran, noPod: a.noPod, agent: a.agent, badSince: a.badSince, limit: r.ImageLimit, now: time.Now()})
+	switch {
+	case !s.image:
+		a.badSince = time.Time{}
+	case a.badSince.IsZero():
+		a.badSince = time.Now()
+		r.spawn(func(ctx context.Context) {
+			if pause(ctx, r.ImageLimit+10*time.Millisecond) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.lookLocked(a)
+			}
+		})
+	}
+	if s.phase == fulgur.PhaseEnded {
+		r.endLocked(a, *s.exit)
+		return
+	}
+	r.standsLocked(a, s.phase, s.why)
+}
+
+// standsLocked notes a phase, and tells it where that matters to anybody.
+func (r *Runner) standsLocked(a *attempt, phase fulgur.Phase, why string) {
+	if a.phase == fulgur.PhaseRunning { // it never runs less
+		return
+	}
+	news := phase != a.phase || phase == fulgur.PhaseWaiting && why != a.why
+	a.phase, a.why = phase, why
+	a.ran = phase == fulgur.PhaseRunning
+	if news {
+		r.sendLocked(controller.Event{Key: a.key, Handle: r.handleLocked(a), Phase: phase, Why: why})
+	}
+}
+
+// stopped is the exit of one that was stopped.
+func stopped(a *attempt) plan.Exit {
+	if a.pod != nil {
+		if cs := containerOf(a.pod, a.agent); cs != nil && cs.State.Terminated != nil {
+			return plan.Exit{Code: int(cs.State.Terminated.ExitCode)}
+		}
+	}
+	x := plan.Exit{Code: -1}
+	if a.phase != fulgur.PhaseRunning {
+		x.Message = a.why
+	}
+	return x
+}
+
+const explainEvery = 15 * time.Second
+
+// explain asks for the Events of Jobs that have no pod: nothing else says why.
+func (r *Runner) explain(ctx context.Context) {
+	for pause(ctx, explainEvery) {
+		if !r.podless() {
+			continue
+		}
+		q := url.Values{"fieldSelector": {"involvedObject.kind=Job,reason=FailedCreate"}, "limit": {"500"}}
+		var events list[corev1.Event]
+		if err := r.c.call(ctx, http.MethodGet, r.c.path("v1/events"), q, nil, &events); err != nil {
+			if ctx.Err() == nil {
+				r.log.Warn("why Jobs have no pods is not known", "err", err)
+			}
+			continue
+		}
+		r.mu.Lock()
+		for _, ev := range events.Items {
+			a := r.byName[ev.InvolvedObject.Name]
+			if a == nil || a.pod != nil || string(ev.InvolvedObject.UID) != a.uid {
+				continue
+			}
+			a.noPod = ev.Message
+			r.lookLocked(a)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// podless says whether a Job waits for its pod for longer than usual.
+func (r *Runner) podless() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.live {
+		if a.uid != "" && a.pod == nil && !a.stopping && time.Since(a.created) > explainEvery/3 && !suspended(a.job) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,67 @@
+package kube
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Options say what Jobs to make, and where.
+type Options struct {
+	Kubeconfig string // file; "": KUBECONFIG, the cluster this runs in, or ~/.kube/config
+	Context    string // of the kubeconfig; "": its current one
+	Namespace  string // "": default
+	Run        string // the run's name, for people who look at labels
+	Scope      string // what the Jobs belong to, such as the store's address and the run; the same after a restart
+
+	Template  *Template         // nil: a built-in one of Image and Command
+	Image     string            // of the built-in template
+	Command   []string          // of the built-in template; none: the image's own
+	Memory    int64             // bytes, of the built-in template; 0: no limit
+	Agent     string            // the container that is the agent; "": the one called agent, else the first
+	Env       map[string]string // NAME: literal, or a path such as input.question
+	InputFile bool              // the input is a file, which FULGUR_INPUT_FILE names
+
+	PullPolicy  corev1.PullPolicy
+	HostAliases []corev1.HostAlias // the gateway's name, where DNS is closed
+
+	Grace      time.Duration // between the request to end and force, where the template says nothing; 0: 5 s
+	ImageLimit time.Duration // how long a pull may fail before the attempt does; 0: 20 s
+	Keep       time.Duration // how long a Job stays after its end is on record; 0: it goes at once
+	Lease      time.Duration // how long a run's Jobs outlive its last controller; 0: 10 min
+	QPS        float64       // requests per second at most; 0: 20
+
+	Log *slog.Logger // nil: nothing is logged
+}
+
+// maker makes the objects of attempts.
+type maker struct {
+	Options
+	scope string // as a label
+
+	mu        sync.Mutex
+	templates map[string]*Template // v1's, one a rollout, by their text
+}
+
+// maxTemplates bounds what is remembered of v1's templates: a run has one or two.
+const maxTemplates = 64
+
+// compiled parses a template that came with a rollout.
+func (o *maker) compiled(source string) (*Template, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if t := o.templates[source]; t != nil {
+		return t, nil
+	}
+	t, err := ParseTemplate("config.k8s.job_template", source)
+	if err != nil {
+		return nil, err
+	}
+	if o.templates == nil || len(o.templates) >= maxTemplates {
+		o.templates = map[string]*Template{}
+	}
+	o.templates[source] = t
+	return t, nil
+}
