@@ -54,7 +54,7 @@ var layout = map[string]row{
 	"controller/plan":      {".", true},
 	"controller/sandbox":   {".", false},
 	"controller/local":     {". controller/plan controller controller/sandbox", false},
-	"controller/container": {". controller/plan controller", false},
+	"controller/container": {". controller/plan controller controller/sandbox", false},
 	"controller/kube":      {". controller/plan controller jinja", false},
 
 	"trainer":           {". trainer/trace trainer/sample trainer/advantage trainer/loss trainer/schedule trainer/data trainer/stats trainer/metrics audit reward engine", false},
@@ -256,7 +256,7 @@ func checkClock(t *testing.T, f file) {
 // Variants of one contract do not know each other, not even in tests.
 func TestSiblingsDoNotImportEachOther(t *testing.T) {
 	contracts := []string{"gateway/dialect", "gateway/sampler", "controller", "engine", "store"}
-	helpers := []string{"gateway/dialect/sse", "engine/weights", "engine/wire", "engine/embedded/kernel", "controller/plan"}
+	helpers := []string{"gateway/dialect/sse", "engine/weights", "engine/wire", "engine/embedded/kernel", "controller/plan", "controller/sandbox"}
 	for _, f := range goFiles(t) {
 		parent := path.Dir(f.pkg)
 		if !slices.Contains(contracts, parent) || slices.Contains(suites, f.pkg) {

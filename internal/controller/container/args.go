@@ -2,6 +2,7 @@ package container
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,9 @@ const envFileMark = "\x00env-file"
 // environment, for command lines can be read by everybody (ps), and an env file
 // cannot hold a line feed. Names that the client itself may look at go by an
 // env file.
-func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile string) (launch, error) {
+//
+// socket is the folder of the attempt's relay; "": it has none.
+func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile, socket string) (launch, error) {
 	l := launch{environ: r.Environ}
 	if r.Input == InputStdin {
 		l.args = []string{"create", "--interactive", "--attach", "stdin", "--attach", "stdout", "--attach", "stderr"}
@@ -37,7 +40,7 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile string) 
 	add("--name", r.nameOf(k), "--pull", "never",
 		"--label", labelScope+"="+r.scope, "--label", labelRollout+"="+string(k.Rollout), "--label", labelAttempt+"="+string(k.Attempt),
 		"--cap-drop", "all", "--security-opt", "no-new-privileges")
-	if r.init {
+	if r.init && r.Network != NetworkGateway { // there Inner is one
 		add("--init")
 	}
 	// The log's cap is on disk too: an agent that never stops talking fills no disk.
@@ -47,7 +50,13 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile string) 
 	} else {
 		add("--log-driver", "json-file", "--log-opt", "max-size="+size, "--log-opt", "max-file=2")
 	}
-	if r.Network != "" {
+	switch r.Network {
+	case NetworkGateway:
+		add("--network", r.isolated())
+		if socket != "" {
+			add("--volume", r.inner+":"+innerPath+":ro", "--volume", socket+":"+path.Dir(socketPath))
+		}
+	default:
 		add("--network", r.Network)
 	}
 	if r.ReadOnly {
@@ -64,13 +73,25 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile string) 
 		return launch{}, err
 	}
 	add(r.Extra...)
-	if len(r.Command) > 0 {
+	switch {
+	case socket != "":
+		add("--entrypoint", innerPath, r.Image, innerName)
+		add(r.entry...)
+	case len(r.Command) > 0:
 		add("--entrypoint", r.Command[0], r.Image)
 		add(r.Command[1:]...)
-	} else {
+	default:
 		add(r.Image)
 	}
 	return l, nil
+}
+
+// isolated is the network of a container that has the relay alone.
+func (r *Runner) isolated() string {
+	if r.unguarded {
+		return "host"
+	}
+	return "none"
 }
 
 // args are the limits as options.

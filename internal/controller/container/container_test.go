@@ -21,6 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	Inner(os.Args)
 	if os.Getenv("FULGUR_TEST_EAT") != "" { // an agent that takes all memory
 		time.Sleep(300 * time.Millisecond)
 		for all := [][]byte{}; ; {
@@ -211,7 +212,7 @@ func TestSecretsAreOnNoCommandLine(t *testing.T) {
 	r := runner(t, options(t))
 	e := runnertest.Execution("a", "env OPENAI_API_KEY; hang")
 	e.Env["DOCKER_HOST"] = "hidden-too" // a name that the client reads
-	l, err := r.arguments(e.Key, e.Env, "")
+	l, err := r.arguments(e.Key, e.Env, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

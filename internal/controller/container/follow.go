@@ -22,6 +22,7 @@ func (r *Runner) follow(x *box) {
 		exit = r.watch(x)
 	}
 	close(x.gone)
+	x.door.shut()
 	good := exit.Code == 0 && exit.Failure == "" && exit.Signal == "" && !x.stopped()
 	if x.exit == nil {
 		exit.Tail, exit.Log = r.keepLog(x, good)

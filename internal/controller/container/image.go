@@ -35,16 +35,14 @@ func (r *Runner) haveImage(ctx context.Context) error {
 	if err != nil {
 		return fulgur.E(fulgur.KindUnavailable, op, "the container program does not say what the image "+r.Image+" is", err)
 	}
-	program := ""
-	switch {
-	case len(r.Command) > 0:
-		program = r.Command[0]
-	case len(entry) == 0:
-		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the image %s names no program: set agent.command", r.Image), nil)
-	default:
-		program = entry[0]
+	r.entry = r.Command
+	if len(r.entry) == 0 {
+		r.entry = entry
 	}
-	return r.haveProgram(ctx, program, env)
+	if len(r.entry) == 0 {
+		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the image %s names no program: set agent.command", r.Image), nil)
+	}
+	return r.haveProgram(ctx, r.entry[0], env)
 }
 
 // pull fetches the image.

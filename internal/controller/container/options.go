@@ -63,7 +63,8 @@ type Options struct {
 	Command  []string          // program and arguments; empty: the image's own
 	Env      map[string]string // NAME: literal, or a path such as input.question
 	Input    InputMode
-	Network  string   // --network; "": the client's default
+	Network  string   // "" and NetworkGateway: the gateway alone; else what --network takes
+	Gateway  string   // the gateway's URL as this process reaches it; NetworkGateway wants it
 	Mounts   []string // FOLDER:PATH or FOLDER:PATH:ro, as --volume takes them
 	Limits   Limits
 	ReadOnly bool     // the container's root cannot be written; /tmp can
@@ -77,6 +78,8 @@ type Options struct {
 	Environ []string      // the client's environment; nil: os.Environ()
 	Scope   string        // what the containers belong to, such as the store's address and the run; the same after a restart
 	Log     *slog.Logger  // nil: nothing is logged
+
+	unguarded bool // tests: NetworkGateway does not take the network away
 }
 
 const (
@@ -105,6 +108,12 @@ func (o *Options) prepare() error {
 	case "", "missing", "never":
 	default:
 		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("pull %q is none of missing, never", o.Pull), nil)
+	}
+	if o.Network == "" {
+		o.Network = NetworkGateway
+	}
+	if o.Network == NetworkGateway && o.Gateway == "" {
+		return fulgur.E(fulgur.KindInvalid, op, "the network gateway needs the gateway's address", nil)
 	}
 	switch o.Input {
 	case InputEnv, InputStdin:
@@ -159,11 +168,15 @@ func New(ctx context.Context, o Options) (*Runner, error) {
 	if err := o.prepare(); err != nil {
 		return nil, err
 	}
+	inner, err := findInner()
+	if err != nil && o.Network == NetworkGateway {
+		return nil, err
+	}
 	c, err := findClient(ctx, o.Program, o.Environ)
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{Options: o, client: c, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]string{}}
+	r := &Runner{Options: o, client: c, inner: inner, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]string{}}
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := r.haveImage(ctx); err != nil {
 		r.end()
@@ -203,7 +216,9 @@ type Runner struct {
 	Options
 	client *client
 	scope  string
-	init   bool // containers can have an init process
+	init   bool     // containers can have an init process
+	entry  []string // what runs: Command, or the image's own
+	inner  string   // this binary, where it is to be a container's first program
 	events chan controller.Event
 	life   context.Context // of the clients that wait; ends with Close
 	end    context.CancelFunc

@@ -24,6 +24,7 @@ type box struct {
 	secrets []string
 	input   []byte // for standard input; nil: none
 	folder  string // of the attempt's files; "": none
+	door    *door  // its relay to the gateway; nil: it has another network
 
 	ready chan struct{} // closed when the start has worked or failed
 	err   error
@@ -94,7 +95,19 @@ func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (ex
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range e.Env {
+	own, socket := e.Env, ""
+	if r.Network == NetworkGateway {
+		if own, err = r.openDoor(x, e.Env, e.Secrets); err != nil {
+			return nil, err
+		}
+		socket = x.door.folder()
+		defer func() {
+			if err != nil || exit != nil {
+				x.door.shut()
+			}
+		}()
+	}
+	for name, value := range own {
 		env[name] = value
 	}
 	inputFile := ""
@@ -109,7 +122,7 @@ func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (ex
 			}
 		}()
 	}
-	l, err := r.arguments(e.Key, env, inputFile)
+	l, err := r.arguments(e.Key, env, inputFile, socket)
 	if err != nil {
 		return nil, err
 	}
@@ -313,6 +326,11 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 			continue
 		}
 		x := newBox(k, r.nameOf(k))
+		if err := r.reopenDoor(x); err != nil {
+			r.Log.Warn("a container of an earlier controller cannot be taken over", "container", x.name, "err", err)
+			dead = append(dead, s.ID)
+			continue
+		}
 		close(x.ready)
 		r.live[k] = x
 		r.wg.Add(1)

@@ -1,0 +1,227 @@
+package container
+
+import (
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
+)
+
+// NetworkGateway is the network of a container that reaches the gateway and
+// nothing else: no interface but its own loopback, on which this binary (Inner)
+// listens, mounted into it, and a socket that is mounted too. At the other end
+// a relay of the runner's adds the attempt's credential, so that it is never in
+// the container, and lets the attempt's own addresses through alone.
+const NetworkGateway = "gateway"
+
+// door is one attempt's relay: a folder with the socket's folder, which the
+// container sees, and what the next controller needs to open it again.
+type door struct {
+	dir   string
+	relay *sandbox.Relay
+	http  *http.Server
+	done  chan struct{}
+}
+
+// ticket is what is kept of a door in its folder, which only this user can read.
+type ticket struct {
+	Upstream string
+	Pass     sandbox.Pass
+}
+
+// doors is the folder of this runner's relays. A socket's name may have about 100
+// bytes, so it is not below State; the same after a restart.
+func (r *Runner) doors() string {
+	base := os.TempDir()
+	if d := r.runtimeDir(); d != "" {
+		base = d
+	}
+	return filepath.Join(base, "fulgur-"+strconv.Itoa(os.Getuid())+"-"+r.scope)
+}
+
+func (r *Runner) runtimeDir() string {
+	for _, kv := range r.Environ {
+		if d, ok := strings.CutPrefix(kv, "XDG_RUNTIME_DIR="); ok {
+			if st, err := os.Stat(d); err == nil && st.IsDir() {
+				return d
+			}
+		}
+	}
+	return ""
+}
+
+// openDoor makes an attempt's relay for the variables that it would have outside,
+// and returns them as they are inside.
+func (r *Runner) openDoor(x *box, env map[string]string, secrets []string) (map[string]string, error) {
+	inside, pass := throughRelay(r.Gateway, env, secrets)
+	t := ticket{Upstream: r.Gateway, Pass: pass}
+	dir := filepath.Join(r.doors(), short(string(x.key.Rollout)+"\x00"+string(x.key.Attempt)))
+	if err := ownFolder(r.doors()); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(t)
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, "gateway"), 0o700)
+	}
+	if err == nil {
+		err = os.Chmod(filepath.Join(dir, "gateway"), 0o755) // whoever the image runs as
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "ticket"), b, 0o600)
+	}
+	if err != nil {
+		return nil, fulgur.E(fulgur.KindExhausted, "", "the relay's folder cannot be written", err)
+	}
+	if x.door, err = listenDoor(dir, t); err != nil {
+		return nil, err
+	}
+	return inside, nil
+}
+
+// reopenDoor takes up an adopted container's relay where its controller left it.
+func (r *Runner) reopenDoor(x *box) error {
+	dir := filepath.Join(r.doors(), short(string(x.key.Rollout)+"\x00"+string(x.key.Attempt)))
+	b, err := os.ReadFile(filepath.Join(dir, "ticket"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it has another network
+	}
+	var t ticket
+	if err == nil {
+		err = json.Unmarshal(b, &t)
+	}
+	if err != nil {
+		return fulgur.E(fulgur.KindInternal, "", "the relay of a container cannot be opened again", err)
+	}
+	x.door, err = listenDoor(dir, t)
+	return err
+}
+
+// ownFolder makes a folder that only this user can enter, and refuses one that
+// somebody else has put there.
+func ownFolder(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		var st os.FileInfo
+		if st, err = os.Lstat(dir); err == nil && (!st.IsDir() || st.Mode().Perm() != 0o700 || !ownedByUs(st)) {
+			err = errors.New("it is somebody else's, or open to others")
+		}
+	}
+	if err != nil {
+		return fulgur.E(fulgur.KindForbidden, "", "the relays' folder "+dir+" cannot be used: remove it", err)
+	}
+	return nil
+}
+
+// listenDoor opens the relay's socket.
+func listenDoor(dir string, t ticket) (*door, error) {
+	relay, err := sandbox.NewRelay(t.Upstream)
+	if err != nil {
+		return nil, err
+	}
+	relay.Let(t.Pass)
+	socket := filepath.Join(dir, "gateway", filepath.Base(socketPath))
+	_ = os.Remove(socket) // of a controller that was killed
+	ln, err := net.Listen("unix", socket)
+	if err == nil {
+		err = os.Chmod(socket, 0o666) // whoever the image runs as; its folder is ours alone
+	}
+	if err != nil {
+		relay.Close()
+		return nil, fulgur.E(fulgur.KindExhausted, "", "the relay's socket cannot be opened", err)
+	}
+	d := &door{dir: dir, relay: relay, done: make(chan struct{}),
+		http: &http.Server{Handler: relay, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}}
+	go func() {
+		defer close(d.done)
+		_ = d.http.Serve(ln)
+	}()
+	return d, nil
+}
+
+// folder is what the container sees of it.
+func (d *door) folder() string { return filepath.Join(d.dir, "gateway") }
+
+// shut ends an attempt's relay: nothing that it left comes through any more.
+func (d *door) shut() {
+	if d == nil {
+		return
+	}
+	_ = d.http.Close()
+	<-d.done
+	d.relay.Close()
+	_ = os.RemoveAll(d.dir)
+}
+
+// throughRelay rewrites variables for a container: addresses of the gateway
+// become the relay's, credentials a placeholder. The pass is what the relay lets
+// through for them.
+func throughRelay(gateway string, env map[string]string, secrets []string) (map[string]string, sandbox.Pass) {
+	base := strings.TrimRight(gateway, "/")
+	inside := "http://127.0.0.1:" + strconv.Itoa(sandbox.Port)
+	out, p := make(map[string]string, len(env)), sandbox.Pass{Paths: []string{"/openai/", "/anthropic/"}}
+	if len(secrets) > 0 {
+		p.Key = secrets[0]
+	}
+	for name, v := range env {
+		rest, ok := strings.CutPrefix(v, base)
+		switch {
+		case slices.Contains(secrets, v):
+			out[name] = sandbox.Placeholder
+		case ok && (rest == "" || rest[0] == '/'):
+			out[name] = inside + rest
+			if u, err := url.Parse(rest); err == nil && rest != "" {
+				path := strings.TrimRight(u.EscapedPath(), "/")
+				p.Paths = append(p.Paths, path, path+"/")
+			}
+		default:
+			out[name] = v
+		}
+	}
+	slices.Sort(p.Paths)
+	return out, p
+}
+
+// findInner finds this binary and refuses one that would not run in every image.
+func findInner() (string, error) {
+	const op = "set up the containers' relay"
+	self, err := os.Executable()
+	if err != nil {
+		return "", fulgur.E(fulgur.KindInternal, op, "this program cannot find itself", err)
+	}
+	if runtime.GOOS != "linux" {
+		return "", fulgur.E(fulgur.KindUnsupported, op, "runner.container.network: gateway needs Linux on this machine: name a network that reaches the gateway", nil)
+	}
+	f, err := elf.Open(self)
+	if err != nil {
+		return "", fulgur.E(fulgur.KindInternal, op, "this program cannot be read", err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return "", fulgur.E(fulgur.KindUnsupported, op, fmt.Sprintf("%s is not static, so it would not run in every image: build it with CGO_ENABLED=0 (make build), or name a network with runner.container.network", self), nil)
+		}
+	}
+	return self, nil
+}
+
+// ownedByUs says whether a file belongs to this user.
+func ownedByUs(st os.FileInfo) bool {
+	s, ok := st.Sys().(*syscall.Stat_t)
+	return ok && int(s.Uid) == os.Getuid()
+}

@@ -1,0 +1,208 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
+)
+
+// gatewayServer answers as a gateway does, and notes what came.
+type gatewayServer struct {
+	*httptest.Server
+	mu   sync.Mutex
+	seen []string
+}
+
+func newGateway(t *testing.T) *gatewayServer {
+	g := &gatewayServer{}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		g.seen = append(g.seen, r.URL.Path+" "+r.Header.Get("Authorization"))
+		g.mu.Unlock()
+		fmt.Fprintln(w, "{}")
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+func (g *gatewayServer) calls() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]string(nil), g.seen...)
+}
+
+func relayed(t *testing.T, g *gatewayServer) Options {
+	o := options(t)
+	o.Network, o.Gateway = NetworkGateway, g.URL
+	return o
+}
+
+func caller(g *gatewayServer, id, do string) controller.Execution {
+	e := runnertest.Execution(id, do)
+	e.Env["OPENAI_BASE_URL"] = g.URL + "/proxy/rollout/" + id + "/openai/v1"
+	return e
+}
+
+func TestAgentReachesTheGatewayAloneAndHoldsNoKey(t *testing.T) {
+	program(t)
+	g := newGateway(t)
+	r := runner(t, relayed(t, g))
+	runnertest.Start(t, r, caller(g, "a", "env OPENAI_API_KEY; env OPENAI_BASE_URL; call; exit 3"))
+	x := runnertest.Exit(t, r, "a")
+	if x.Code != 3 || !strings.Contains(x.Tail, "OPENAI_API_KEY="+sandbox.Placeholder) || !strings.Contains(x.Tail, fmt.Sprintf("OPENAI_BASE_URL=http://127.0.0.1:%d/proxy/", sandbox.Port)) {
+		t.Errorf("exit %+v", x)
+	}
+	if d := cmp.Diff([]string{"/proxy/rollout/a/openai/v1/chat/completions Bearer secret-a"}, g.calls()); d != "" {
+		t.Error(d)
+	}
+
+	// Another attempt's address is not let through, though it is the same gateway's.
+	e := caller(g, "b", "call")
+	e.Env["OPENAI_BASE_URL"] = fmt.Sprintf("http://127.0.0.1:%d/proxy/rollout/a/openai/v1", sandbox.Port)
+	runnertest.Start(t, r, e)
+	if x := runnertest.Exit(t, r, "b"); x.Code != 5 || !strings.Contains(x.Tail, "403") {
+		t.Errorf("exit %+v", x)
+	}
+	if n := len(g.calls()); n != 1 {
+		t.Errorf("%d calls came through", n)
+	}
+	if left, _ := filepath.Glob(filepath.Join(r.doors(), "*")); len(left) > 0 {
+		t.Errorf("relays left: %v", left)
+	}
+}
+
+func TestProofShowsWhatContainersReach(t *testing.T) {
+	program(t)
+	g := newGateway(t)
+	prove := func(t *testing.T, change func(*Options)) error {
+		o := relayed(t, g)
+		change(&o)
+		return runner(t, o).Prove(t.Context(), o.Gateway)
+	}
+	t.Run("the gateway alone", func(t *testing.T) {
+		if err := prove(t, func(*Options) {}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("escaped: the guard is off", func(t *testing.T) {
+		err := prove(t, func(o *Options) { o.unguarded = true })
+		if fulgur.KindOf(err) != fulgur.KindForbidden || !strings.Contains(err.Error(), "reach more than the gateway") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a network of the user's that reaches it", func(t *testing.T) {
+		if err := prove(t, func(o *Options) { o.Network = "host" }); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("one that does not", func(t *testing.T) {
+		err := prove(t, func(o *Options) { o.Network = "none" })
+		if fulgur.KindOf(err) != fulgur.KindUnavailable || !strings.Contains(err.Error(), "runner.agent_url") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// An adopted container's agent goes on through the next controller's relay.
+func TestRelayComesBackWithTheNextController(t *testing.T) {
+	program(t)
+	g := newGateway(t)
+	dir := shared(t)
+	old := runner(t, relayed(t, g))
+	e := caller(g, "a", "call; pid "+dir+"/pid; sleep 1500; call; exit 3")
+	runnertest.Start(t, old, e)
+	runnertest.Pid(t, dir+"/pid")
+	old.mu.Lock()
+	_ = old.live[e.Key].door.http.Close() // as when its process is killed
+	old.mu.Unlock()
+
+	r := runner(t, relayed(t, g))
+	keys, err := r.Adopt(t.Context(), []controller.Leftover{{Key: e.Key, Phase: fulgur.PhaseRunning}})
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("adopted %v, %v", keys, err)
+	}
+	if x := runnertest.Exit(t, r, "a"); x.Code != 3 {
+		t.Errorf("exit %+v", x)
+	}
+	if d := cmp.Diff([]string{"/proxy/rollout/a/openai/v1/chat/completions Bearer secret-a", "/proxy/rollout/a/openai/v1/chat/completions Bearer secret-a"}, g.calls()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestVariablesThroughTheRelay(t *testing.T) {
+	env, pass := throughRelay("http://10.0.0.5:8080/", map[string]string{
+		"OPENAI_BASE_URL": "http://10.0.0.5:8080/proxy/rollout/a%2Fb/openai/v1", "OPENAI_API_KEY": "k", "AGL_EVENT_URL": "http://10.0.0.5:8080/api/events",
+		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here",
+	}, []string{"k"})
+	if d := cmp.Diff(map[string]string{
+		"OPENAI_BASE_URL": "http://127.0.0.1:41457/proxy/rollout/a%2Fb/openai/v1", "OPENAI_API_KEY": sandbox.Placeholder, "AGL_EVENT_URL": "http://127.0.0.1:41457/api/events",
+		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here",
+	}, env); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(sandbox.Pass{Key: "k", Paths: []string{"/anthropic/", "/api/events", "/api/events/", "/openai/", "/proxy/rollout/a%2Fb/openai/v1", "/proxy/rollout/a%2Fb/openai/v1/"}}, pass); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSomebodyElsesFolderIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "open")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := ownFolder(dir); fulgur.KindOf(err) != fulgur.KindForbidden {
+		t.Errorf("error %v", err)
+	}
+	if err := ownFolder(filepath.Join(dir, "new")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMissingProgramIsSaid(t *testing.T) {
+	_, err := New(context.Background(), Options{Image: "x", Program: "no-such-program", Network: "none"})
+	if fulgur.KindOf(err) != fulgur.KindNotFound || !strings.Contains(err.Error(), "no-such-program is not on PATH") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// What clients say, as Podman 4.3 and Docker 20.10 and 27 do.
+func TestFailuresAreToldApart(t *testing.T) {
+	for text, want := range map[string]trouble{
+		"localhost/none:1: image not known": troubleImage,
+		"No such image: nonesuch:1":         troubleImage,
+		"pull access denied for nonesuch, repository does not exist or may require 'docker login'":                                                              troubleImage,
+		`exec: "/nope": stat /nope: no such file or directory: OCI runtime attempted to invoke a command that was not found`:                                    troubleProgram,
+		`failed to create task for container: runc create failed: unable to start container process: exec: "nope": executable file not found in $PATH: unknown`: troubleProgram,
+		`creating container storage: the container name "x" is already in use by 9f. You have to remove that container`:                                         troubleName,
+		`Conflict. The container name "/x" is already in use by container "9f"`:                                                                                 troubleName,
+		`no container with name or ID "x" found: no such container`:                                                                                             troubleGone,
+		"No such container: x": troubleGone,
+		"can only kill running containers. 9f is in state exited: container state improper":                 troubleState,
+		"Cannot kill container: x: Container 9f is not running":                                             troubleState,
+		"you can only attach to running containers":                                                         troubleState,
+		"You cannot attach to a stopped container, start it first":                                          troubleState,
+		"unknown flag: --no-such-option":                                                                    troubleOptions,
+		"crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied":                   troubleRuntime,
+		"Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?": troubleRuntime,
+	} {
+		if got := classify(&failure{125, text}); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}
