@@ -86,26 +86,14 @@ func New(o Options) (*Runner, error) {
 }
 
 func newRunner(o Options, c *client) (*Runner, error) {
-	const op = "set up the Kubernetes runner"
-	if o.Template == nil && o.Image == "" {
-		return nil, fulgur.E(fulgur.KindInvalid, op, "no image and no template: set runner.image or runner.job_template", nil)
-	}
-	if o.Grace <= 0 {
-		o.Grace = 5 * time.Second
-	}
-	if o.ImageLimit <= 0 {
-		o.ImageLimit = 20 * time.Second
-	}
-	if o.Lease <= 0 {
-		o.Lease = 10 * time.Minute
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	o.Namespace = c.ns
+	m, err := newMaker(o)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Runner{
-		maker: &maker{Options: o, scope: hash(o.Scope)[:20]}, c: c, log: o.Log, cancel: cancel,
+		maker: m, c: c, log: m.Log, cancel: cancel,
 		events: make(chan controller.Event), gone: make(chan struct{}), wake: make(chan struct{}, 1), ring: make(chan struct{}, 1),
 		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{},
 	}

@@ -1,11 +1,14 @@
 package kube
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 // Options say what Jobs to make, and where.
@@ -43,6 +46,29 @@ type maker struct {
 
 	mu        sync.Mutex
 	templates map[string]*Template // v1's, one a rollout, by their text
+}
+
+// newMaker checks the options and fills them in.
+func newMaker(o Options) (*maker, error) {
+	const op = "set up the Kubernetes runner"
+	switch {
+	case o.Template == nil && o.Image == "":
+		return nil, fulgur.E(fulgur.KindInvalid, op, "no image and no template: set runner.image or runner.job_template", nil)
+	case o.Template == nil && !imageName.MatchString(o.Image):
+		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("runner.image: %q is no image's name ([registry/]name[:tag])", o.Image), nil)
+	}
+	for _, d := range []struct {
+		value *time.Duration
+		def   time.Duration
+	}{{&o.Grace, 5 * time.Second}, {&o.ImageLimit, 20 * time.Second}, {&o.Lease, 10 * time.Minute}} {
+		if *d.value <= 0 {
+			*d.value = d.def
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &maker{Options: o, scope: hash(o.Scope)[:20]}, nil
 }
 
 // maxTemplates bounds what is remembered of v1's templates: a run has one or two.

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/kube"
+)
+
+// newKubernetes makes the runner of Jobs.
+func newKubernetes(_ context.Context, j controllerJob) (controller.Runner, error) {
+	o, err := kubeOptions(j.file)
+	if err != nil {
+		return nil, err
+	}
+	o.Run, o.Scope, o.Log = string(j.run), scope(j.dir, j.run), j.log
+	return kube.New(o)
+}
+
+// kubeOptions reads what the run file says of Jobs.
+func kubeOptions(f *runFile) (kube.Options, error) {
+	k := f.Runner.Kubernetes
+	o := kube.Options{
+		Kubeconfig: f.resolve(k.Kubeconfig), Namespace: f.Runner.Namespace,
+		Image: f.Runner.Image, Command: config.Expand(f.Agent.Command, ""), Memory: int64(f.Runner.Limits.Memory),
+		Env: f.Agent.Input.Env, InputFile: f.Agent.Input.File,
+	}
+	if f.Agent.Input.Stdin || f.Agent.Worker {
+		return o, usageErr(fulgur.E(fulgur.KindUnsupported, "check the runner", "runner.kind kubernetes gives an agent its input by agent.input.env, by agent.input.file or in the template, and starts one Job per rollout: leave out agent.input.stdin and agent.worker", nil))
+	}
+	if f.Runner.JobTemplate == "" {
+		return o, nil
+	}
+	path := f.resolve(f.Runner.JobTemplate)
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return o, usageErr(fulgur.E(fulgur.KindInvalid, "check the runner", "the Job template can't be read: name a file (runner.job_template)", err))
+	}
+	o.Template, err = kube.ParseTemplate(f.Runner.JobTemplate, string(src))
+	return o, err
+}
+
+// sampleRows is how many rows of the data a Job is made of, on trial, when a run
+// is checked.
+const sampleRows = 2000
+
+// checkKubernetes makes the Jobs of the first rows, and looks at them as the runner
+// will: what is wrong with the template, or with a row, shows before anything starts.
+func checkKubernetes(r *runFile) error {
+	o, err := kubeOptions(r)
+	if err != nil {
+		return err
+	}
+	d, err := readData(r)
+	if err != nil {
+		return nil // whoever checks the data says so
+	}
+	trial, err := kube.NewTrial(o)
+	if err != nil {
+		return usageErr(err)
+	}
+	for _, row := range d.train.Rows[:min(sampleRows, len(d.train.Rows))] {
+		if err := trial.Job(controller.Withhold(row.Input, withheld(r.Reward))); err != nil {
+			return usageErr(fulgur.E(fulgur.KindOf(err), "check the runner", fmt.Sprintf("the Job of row %d of %s: %s", row.Line, r.Data.Train, err), nil))
+		}
+	}
+	return nil
+}
