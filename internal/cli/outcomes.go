@@ -11,7 +11,7 @@ import (
 )
 
 // lostAttempts are the new attempts after the death of a controller.
-const lostAttempts = 3
+const lostAttempts = 5
 
 // outcomeTable is the run file's table of what each way to end leads to.
 func outcomeTable(o config.Outcomes) plan.Table {

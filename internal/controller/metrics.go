@@ -8,7 +8,7 @@ import (
 
 // Collector gives a controller's Stats to Prometheus, labelled with its run.
 type Collector struct {
-	c                                                        *Controller
+	c                                                       *Controller
 	queued, executions, started, retries, outcomes, latency *prometheus.Desc
 }
 

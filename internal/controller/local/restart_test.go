@@ -37,8 +37,15 @@ func house(ctx context.Context, db string, orphans, worker bool) (*store.Store, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	c, err := controller.New(controller.Options{Run: "calc", AgentURL: "http://127.0.0.1:1", LeaseTTL: 500 * time.Millisecond, RunWindow: -1,
-		Limits: plan.Limits{Slots: 3, Lost: 3}}, s, nil, r)
+	co := controller.Options{Run: "calc", AgentURL: "http://127.0.0.1:1", LeaseTTL: 500 * time.Millisecond, RunWindow: -1,
+		Limits: plan.Limits{Slots: 3, Lost: 3}}
+	if told := os.Getenv("FULGUR_TEST_CHAOS"); told != "" { // as one process runs all
+		co.Holder, co.Limits.Slots, co.Limits.Lost = "this-process", 10, 5
+		if told == "late" {
+			co.RunWindow = 0
+		}
+	}
+	c, err := controller.New(co, s, nil, r)
 	return s, c, r, err
 }
 
@@ -47,7 +54,11 @@ func controllerProcess(db string) {
 	s, c, _, err := house(context.Background(), db, os.Getenv("FULGUR_TEST_ORPHANS") != "", os.Getenv("FULGUR_TEST_WORKER") != "")
 	if err == nil {
 		_ = os.Unsetenv("FULGUR_TEST_CONTROLLER")
-		go tellReported(s, db)
+		if os.Getenv("FULGUR_TEST_CHAOS") != "" {
+			go tellDone(s, db)
+		} else {
+			go tellReported(s, db)
+		}
 		err = c.Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)

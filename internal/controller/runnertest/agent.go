@@ -57,7 +57,7 @@ func beats(file string) {
 //	again (from the second attempt on: exit 0) · exit N · crash (SIGKILL to itself) · hang · ignore (SIGTERM) · say TEXT ·
 //	print N bytes · sleep MS · polite FILE (on SIGTERM writes FILE and exits) ·
 //	child FILE (a child holds the pipes; its pid goes to FILE, and it beats in
-//	FILE.beat) · daemon FILE (one in a session of its own) · beat FILE · call (asks the model; exits with 5 if that fails) · try (call, but goes on if it fails) · env NAME · stdin · file NAME · write FILE · pwd
+//	FILE.beat) · daemon FILE (one in a session of its own) · beat FILE · call (asks the model; exits with 5 if that fails) · try (call, but goes on if it fails) · env NAME · stdin · file NAME · write FILE · pwd · alone FILE
 func behave(do, dir string) int {
 	for _, step := range strings.Split(do, ";") {
 		word, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
@@ -112,6 +112,14 @@ func behave(do, dir string) int {
 		case "beat":
 			touch(arg)
 			go beats(arg)
+		case "alone": // says so if another process of this rollout lives
+			id := "FULGUR_ROLLOUT_ID=" + os.Getenv("FULGUR_ROLLOUT_ID") + "\x00"
+			if pid, ok := readPid(arg); ok && !Dead(pid) {
+				if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); err == nil && strings.Contains(string(env), id) {
+					put(arg+".twice", strconv.Itoa(pid))
+				}
+			}
+			put(arg, strconv.Itoa(os.Getpid()))
 		case "pid":
 			put(arg, strconv.Itoa(os.Getpid()))
 		case "env":
