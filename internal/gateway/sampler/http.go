@@ -23,19 +23,26 @@ import (
 func NewClient() *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}
 	return &http.Client{
-		Transport: &http.Transport{
-			DialContext:           dialer.DialContext,
-			MaxIdleConns:          0,
-			MaxIdleConnsPerHost:   4096,
-			IdleConnTimeout:       4 * time.Second,
-			TLSHandshakeTimeout:   10 * time.Second,
-			ExpectContinueTimeout: time.Second,
-			WriteBufferSize:       16 << 10, // a connection keeps them, in use or not
-			ReadBufferSize:        16 << 10,
+		Transport: &direct{
+			dial: dialer.DialContext,
+			keep: idleTime,
+			other: &http.Transport{
+				DialContext:           dialer.DialContext,
+				MaxIdleConns:          0,
+				MaxIdleConnsPerHost:   maxIdle,
+				IdleConnTimeout:       idleTime,
+				TLSHandshakeTimeout:   10 * time.Second,
+				ExpectContinueTimeout: time.Second,
+				WriteBufferSize:       16 << 10, // a connection keeps them, in use or not
+				ReadBufferSize:        16 << 10,
+			},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
+
+// idleTime is how long a connection waits for the next call.
+const idleTime = 4 * time.Second
 
 // Retry bounds how often a call is tried upstream.
 type Retry struct {
