@@ -188,6 +188,7 @@ func (f *flow) enter(ctx context.Context, abort func(error)) (*flight, error) {
 		held, f.held = true, true
 		f.g.m.held.Inc()
 		f.ans.hold()
+		f.req.Fold(f.d.Parse)
 		if f.attempt != nil {
 			f.attempt.hold()
 		}
@@ -379,6 +380,7 @@ func isJSONType(t string) bool {
 // record makes the call's record.
 func (f *flow) record(out *ending, left bool) *fulgur.Call {
 	o, res, err := out.order, out.res, out.err
+	f.req.Unfold()
 	c := &fulgur.Call{
 		ID: f.id, Run: f.t.run, Rollout: f.t.rollout, Attempt: f.t.attempt, Index: f.index, Mode: f.t.mode,
 		Dialect: f.d.Name(), Model: f.req.Model, Stream: f.req.Stream, Endpoint: o.Endpoint,

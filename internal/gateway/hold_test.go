@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/anthropic"
 	"github.com/fulgur-rl/fulgur/internal/gateway/sampler/samplertest"
 )
 
@@ -324,5 +326,55 @@ func TestV1PauseThatHolds(t *testing.T) {
 	h.g.ResumeAll()
 	if r := <-got; r.status != 200 || r.err != nil {
 		t.Errorf("%d %s", r.status, r.body)
+	}
+}
+
+// What is read of a held call's body twice over is dropped while it waits: its record
+// is that of a call that was not held, whatever answers it.
+func TestAHeldCallIsRecordedWhole(t *testing.T) {
+	const talk = `"messages":[{"role":"system","content":"a\nb"},{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_tokens":9,
+		"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}`
+	const answer = `{"id":"x","prompt_token_ids":[1,2],"choices":[{"token_ids":[3],"message":{"role":"assistant","content":"x"},"finish_reason":"stop","logprobs":{"content":[{"logprob":-1}]}}],
+		"usage":{"prompt_tokens":2,"completion_tokens":1}}`
+	relay, _ := chatHouse(t, jsonAnswer(answer))
+	converting, _ := chatHouse(t, jsonAnswer(answer), func(o *gateway.Options, _ *book) { o.Dialects = append(o.Dialects, anthropic.Dialect{}) })
+	tokens := newHouse(t)
+	for name, c := range map[string]struct {
+		h          *house
+		path, body string
+	}{
+		"relayed":                {relay, "/openai/v1/chat/completions", `{"model":"policy",` + talk},
+		"relayed, a stream":      {relay, "/openai/v1/chat/completions", `{"model":"policy","stream":true,` + talk},
+		"converted":              {converting, "/anthropic/v1/messages", `{"model":"policy","max_tokens":9,"system":"a","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}`},
+		"by tokens":              {tokens, "/openai/v1/chat/completions", `{"model":"policy",` + talk},
+		"by tokens, as a stream": {tokens, "/openai/v1/chat/completions", `{"model":"policy","stream":true,` + talk},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := make(chan reply, 1)
+			var want, held fulgur.Call
+			for _, into := range []*fulgur.Call{&want, &held} {
+				if into == &held {
+					c.h.pause(t, fulgur.PauseRequest{Owner: "x"})
+				}
+				go func() { got <- post(t, t.Context(), c.h.url+c.path, agentKey, c.body) }()
+				if into == &held {
+					eventually(t, "it is held", func() bool { return c.h.held(t) == 1 })
+					c.h.resume(t)
+				}
+				if r := <-got; r.status != 200 || r.err != nil {
+					t.Fatalf("%d %v %s", r.status, r.err, r.body)
+				}
+				*into = c.h.last(t)
+			}
+			if len(want.Messages) == 0 || len(want.PromptIDs) == 0 {
+				t.Fatalf("%+v", want)
+			}
+			of := func(c fulgur.Call) []any {
+				return []any{c.Messages, c.Tools, c.PromptIDs, string(c.Request), c.Trainable, c.Untrainable}
+			}
+			if diff := cmp.Diff(of(want), of(held)); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }

@@ -39,7 +39,8 @@ func decode(body []byte, into any) (all []Member, err error) {
 		w.Model = r.model
 	}
 	if r.maxTokens > 0 {
-		w.MaxTokens = &r.maxTokens
+		n := r.maxTokens // a pointer into r would keep all of it, while the call waits
+		w.MaxTokens = &n
 	}
 	return r.all, err
 }

@@ -3,6 +3,7 @@ package openaichat_test
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -192,4 +193,34 @@ func TestRequestsThatNoModelCanAnswerAreMarked(t *testing.T) {
 			t.Errorf("%s: error %v, not marked", name, err)
 		}
 	}
+}
+
+// Thousands of calls wait through a pause: nothing of one is there twice.
+func TestAFoldedRequestHoldsItsBodyAlone(t *testing.T) {
+	body := []byte(`{"model":"m","max_tokens":9,"temperature":1,"messages":[{"role":"user","content":"` + strings.Repeat(`a\n`, 20_000) + `"}]}`)
+	const n = 100
+	var reqs [n]*call.Request
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	d := openaichat.New()
+	before := heap()
+	for i := range reqs {
+		req, err := d.Parse(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reqs[i] = req
+		req.Fold(d.Parse)
+	}
+	if each := (heap() - before) / n; each > 4<<10 {
+		t.Errorf("%d bytes beside the body of %d", each, len(body))
+	}
+	if reqs[0].Unfold(); len(reqs[0].Messages) != 1 || len(reqs[0].Messages[0].Content) != 40_000 {
+		t.Errorf("%d messages", len(reqs[0].Messages))
+	}
+	runtime.KeepAlive(reqs)
 }

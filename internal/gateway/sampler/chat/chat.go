@@ -94,6 +94,7 @@ func (s *Sampler) Sample(ctx context.Context, o *call.Order, emit func(call.Delt
 		x.wire = Wire
 		x.body, err = s.splice(o)
 	default:
+		o.Unfold()
 		x.body, err = s.convert(ctx, o)
 	}
 	if err != nil {

@@ -111,6 +111,7 @@ func refuse(o *call.Order) error {
 // Sample implements sampler.Sampler.
 func (s *Sampler) Sample(ctx context.Context, o *call.Order, emit func(call.Delta) error) (*call.Result, error) {
 	res := &call.Result{Status: 200, Sampling: o.Sampling}
+	o.Unfold()
 	if err := refuse(o); err != nil {
 		return res, err
 	}
