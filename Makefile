@@ -85,6 +85,10 @@ test-postgres: ## the store's suite on PostgreSQL (installs it from Debian where
 test-harness: ## real SDKs, harnesses and agentlightning against fulgur, in a namespace without a network (HARNESS=all: the heavy ones too)
 	test/harness/run.sh
 
+.PHONY: test-kube
+test-kube: ## the runner of Jobs on a real control plane (builds one, 13 to 20 minutes once; needs root; ARGS: to the tests)
+	test/kube/run.sh $(ARGS)
+
 .PHONY: cross
 cross: ## build for linux and darwin, amd64 and arm64
 	@set -e; for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do \
