@@ -24,7 +24,8 @@ type controllerJob struct {
 	secret string // the server key: never passed on to an agent
 	log    *slog.Logger
 	meter  *meter
-	holder string // of the controller's lease; "": made up
+	holder string                           // of the controller's lease; "": made up
+	say    func(format string, args ...any) // for people; startController fills it in
 
 	pool     *controller.Pool      // slots that controllers of other runs share; nil: none do
 	registry prometheus.Registerer // gets the controller's metrics; nil: nobody does
@@ -39,6 +40,7 @@ const soleHolder = "this-process"
 // stops them, with every agent, and returns what went wrong.
 func (a *app) startController(ctx context.Context, j controllerJob) (func() error, error) {
 	f := j.file
+	j.say = a.say
 	runner, err := newRunner(ctx, j)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // Exit codes.
@@ -79,6 +80,7 @@ func usageErr(err error) error { return &exitError{exitUsage, err} }
 // Main runs fulgur and returns the exit code. The first interrupt asks the
 // command to stop cleanly; the second ends the process at once.
 func Main(p Process) int {
+	sandbox.Inner(append([]string{"fulgur"}, p.Args...))
 	a := &app{Process: p}
 	if p.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -324,7 +326,7 @@ func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.demoCommand(), a.initCommand(), a.tryCommand(),
 		a.trainCommand(), a.resumeCommand(), a.reproduceCommand(), a.evalCommand(), a.exportCommand(),
-		a.rolloutsCommand(), a.auditCommand(), a.compareCommand(), a.callsCommand(), a.samplesCommand(), a.reportCommand(), a.simCommand(), a.versionCommand(),
+		a.rolloutsCommand(), a.auditCommand(), a.compareCommand(), a.callsCommand(), a.samplesCommand(), a.reportCommand(), a.simCommand(), a.doctorCommand(), a.versionCommand(),
 		a.serveCommand(), a.controllerCommand(), a.engineCommand(), a.storeCommand(), a.calcAgentCommand(),
 	}
 }

@@ -17,11 +17,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/fulgur-rl/fulgur/examples/calc"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // TestMain makes this test binary a set of programs too: under the name fulgur
 // it is fulgur, so that tests run it as real processes.
 func TestMain(m *testing.M) {
+	sandbox.Inner(os.Args)
 	testscript.Main(m, map[string]func(){
 		"fulgur":   fulgurMain,
 		"exitcode": exitCodeMain,

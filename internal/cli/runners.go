@@ -74,13 +74,27 @@ func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
 		Command: config.Expand(f.Agent.Command, string(j.dir)), Dir: f.Dir, State: j.dir.attempts(),
 		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input),
 		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
-		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log,
+		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log, Hidden: hiddenOf(j),
 	}
-	if !f.Agent.Worker {
-		return local.New(o)
+	box, err := newSandbox(j)
+	if err != nil {
+		return nil, err
 	}
-	o.Workers, o.WorkerStart = limits(f.File).Slots, time.Duration(f.Agent.StartTimeout)
-	return local.NewWorkers(o)
+	o.Sandbox = box
+	r, err := newLocalOf(f, o)
+	if err != nil && box != nil {
+		box.Close()
+	}
+	return r, err
+}
+
+// newLocalOf makes the runner that agent.worker asks for.
+func newLocalOf(f *runFile, o local.Options) (controller.Runner, error) {
+	if f.Agent.Worker {
+		o.Workers, o.WorkerStart = limits(f.File).Slots, time.Duration(f.Agent.StartTimeout)
+		return local.NewWorkers(o)
+	}
+	return local.New(o)
 }
 
 // keep maps the run file's word to the runner's.

@@ -19,7 +19,7 @@ func variants() config.Variants {
 		"outcomes.reasons": reasons, "outcomes.reasons.retries": retried, "outcomes.reasons.agent": steered,
 		"engine":         {"embedded"},
 		"runner.kind":    runnerNames(),
-		"runner.sandbox": {"auto", "none"},
+		"runner.sandbox": {"auto", "bubblewrap", "none"},
 		"reward.builtin": reward.Names(),
 		"compat":         {compatAlgorithm, compatAgents},
 	}

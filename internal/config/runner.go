@@ -18,8 +18,14 @@ type Runner struct {
 	StartRate int `json:"start_rate" jsonschema:"minimum=0,maximum=1000000"`
 	// The gateway's URL as agents reach it, where that is not the one that it listens on.
 	AgentURL string `json:"agent_url"`
-	// What keeps an agent from the rest of the machine. none: nothing, for code that you trust. auto: what this version offers on this machine, with a warning where that is nothing.
+	// What keeps an agent from the rest of the machine (docs/sandbox.md). auto: bubblewrap where it works, with a warning where it does not. bubblewrap: that, or the run is refused. none: nothing, for code that you trust.
 	Sandbox string `json:"sandbox" jsonschema:"enum=auto,enum=none,enum=bubblewrap"`
+	// Files and folders that a sandboxed agent sees beside the system and the run file's folder, read-only; relative to that folder, ~/ is the home.
+	Read []string `json:"read"`
+	// What it may write as well; what one agent writes there, others find.
+	Write []string `json:"write"`
+	// What it does not see: paths in the run file's folder, or names at any depth there, with * and ?. The run's folder, its data files and the grader are always hidden.
+	Hide []string `json:"hide"`
 	// What one agent may use.
 	Limits Limits `json:"limits"`
 	// The image that agents run in; kinds container and kubernetes.
@@ -49,8 +55,11 @@ func (c *checker) runner() {
 		"runner.kubernetes":   {"kubernetes"},
 		"runner.container":    {"container"},
 		"runner.sandbox":      {"local"},
+		"runner.read":         {"local"},
+		"runner.write":        {"local"},
+		"runner.hide":         {"local"},
 	}
-	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox"} {
+	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox", "runner.read", "runner.write", "runner.hide"} {
 		if !slices.Contains(only[key], r.Kind) {
 			c.noEffect(key, "with runner.kind: "+r.Kind)
 		}

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 
@@ -12,11 +13,11 @@ import (
 
 // Limits bound one agent with all its processes.
 type Limits struct {
-	// Memory, such as 2GiB; 0: no limit.
+	// Memory, such as 2GiB; 0: the kind's own limit (the sandbox's is 4GiB).
 	Memory Bytes `json:"memory"`
-	// Processes and threads at once; 0: no limit.
+	// Processes and threads at once; 0: the kind's own limit (the sandbox's is 1024).
 	Processes int `json:"processes" jsonschema:"minimum=0,maximum=4000000"`
-	// The largest file that it may write, such as 1GiB; 0: no limit.
+	// The largest file that it may write, such as 2GiB; 0: the kind's own limit (the sandbox's is 1GiB, which its /tmp and its home have in all).
 	FileSize Bytes `json:"file_size"`
 	// CPU time of each of its processes; 0s: no limit.
 	CPUTime Duration `json:"cpu_time"`
@@ -24,10 +25,21 @@ type Limits struct {
 
 // local checks what kind local has of its own: the sandbox and its limits.
 func (c *checker) local() {
-	l := c.f.Runner.Limits
-	c.later("runner.limits", l != Limits{}, "agents are bounded by their timeouts alone")
-	if c.f.Runner.Sandbox == "auto" {
-		c.warn("runner.sandbox", "this version has no sandbox yet: agents run with all rights of this user; write `sandbox: none` if you trust them")
+	r := c.f.Runner
+	for _, key := range []string{"runner.read", "runner.write", "runner.hide"} {
+		for _, p := range map[string][]string{"runner.read": r.Read, "runner.write": r.Write, "runner.hide": r.Hide}[key] {
+			if clean := path.Clean(p); p == "" || clean == "/" || clean == "~" {
+				c.fail(key, "want a folder or a file, not all of %q", p)
+			}
+			if _, err := path.Match(p, "x"); err != nil && key == "runner.hide" {
+				c.fail(key, "%q is no pattern: * and ? stand for what is in a name, [abc] for one of these", p)
+			}
+		}
+	}
+	if r.Sandbox == "none" {
+		for _, key := range []string{"runner.read", "runner.write", "runner.hide", "runner.limits"} {
+			c.noEffect(key, "with sandbox: none")
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -50,6 +51,15 @@ func (b *base) start(l launch) (*child, error) {
 	c.cell = cell
 	cell.Begin()
 	return c, nil
+}
+
+// Prove implements controller.Prover: probes try to get out of the sandbox, and
+// to reach the gateway. Without a sandbox there is nothing to prove.
+func (b *base) Prove(ctx context.Context, _ string) error {
+	if b.Sandbox == nil {
+		return nil
+	}
+	return b.Sandbox.Prove(ctx, b.Hidden)
 }
 
 // vars are an execution's variables as its process gets them.

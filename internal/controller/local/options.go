@@ -68,6 +68,9 @@ type Options struct {
 	// Sandbox is what agents run in, and is closed with the runner; nil: nothing keeps
 	// them from what this user may do.
 	Sandbox *sandbox.Box
+	// Hidden are files that no agent may read, by the names that the probes have
+	// for them; Prove looks whether they are hidden.
+	Hidden map[string]string
 
 	Workers     int           // NewWorkers: how many at once, at least 1
 	WorkerStart time.Duration // NewWorkers: how long a worker may take to read its first line; 0: 60 s

@@ -54,7 +54,8 @@ func mounts(v View, home string, size int64, root bool, without map[Guard]bool) 
 			args = append(args, systemDir(bind, dir)...)
 		}
 		if root {
-			args = append(args, hidden(rootOnly)...)
+			over, seal := hidden(rootOnly)
+			args = append(append(args, over...), seal...)
 		}
 	}
 	args = append(args, "--proc", "/proc", "--dev", "/dev")
@@ -80,8 +81,11 @@ func mounts(v View, home string, size int64, root bool, without map[Guard]bool) 
 	for _, p := range outerFirst(v.Read) {
 		args = append(args, bind, p, p)
 	}
+	var seal []string
 	if !without[GuardHide] && !without[GuardFiles] {
-		args = append(args, hidden(v.Hide)...)
+		var over []string
+		over, seal = hidden(v.Hide)
+		args = append(args, over...)
 	}
 	for _, p := range outerFirst(v.Show) {
 		args = append(args, bind, p, p)
@@ -89,7 +93,7 @@ func mounts(v View, home string, size int64, root bool, without map[Guard]bool) 
 	for _, p := range outerFirst(v.Write) {
 		args = append(args, "--bind", p, p)
 	}
-	return args
+	return append(args, seal...)
 }
 
 // systemDir shows a folder of the system, or makes the link that it is.
@@ -108,20 +112,21 @@ func systemDir(bind, dir string) []string {
 	return []string{bind, dir, dir}
 }
 
-// hidden puts empty folders over folders, and an empty device over files.
-func hidden(paths []string) []string {
-	var args []string
+// hidden puts empty folders over folders, and an empty device over files. seal
+// makes the folders read-only, after what is shown in them has its places.
+func hidden(paths []string) (args, seal []string) {
 	for _, p := range outerFirst(paths) {
 		if real, err := filepath.EvalSymlinks(p); err == nil {
 			p = real // a mount point is no link
 		}
 		if st, err := os.Stat(p); err == nil && st.IsDir() {
-			args = append(args, "--perms", "0555", "--tmpfs", p, "--remount-ro", p)
+			args = append(args, "--perms", "0755", "--tmpfs", p)
+			seal = append(seal, "--remount-ro", p)
 		} else {
 			args = append(args, "--ro-bind", "/dev/null", p)
 		}
 	}
-	return args
+	return args, seal
 }
 
 // outerFirst returns the paths that exist, each once, parents before children.
