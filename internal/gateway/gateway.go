@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -178,15 +177,15 @@ func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCl
 		_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
 		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	}
-	var buf bytes.Buffer
 	most := g.o.MaxBody
 	if most < 0 {
 		most = math.MaxInt64 - 1
 	}
+	room := int64(0)
 	if n := r.ContentLength; n > 0 && n <= most { // what a client only says takes no more memory than that
-		buf.Grow(int(min(n, 256<<10)) + bytes.MinRead)
+		room = min(n, 256<<10)
 	}
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, from, most))
+	body, err := call.ReadAll(http.MaxBytesReader(w, from, most), int(room))
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &big):
@@ -196,10 +195,10 @@ func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCl
 		return nil, errBodies
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", fmt.Sprintf("The request's body did not arrive within %s", g.o.ReadTimeout), err)
-	case err != nil && !errors.Is(err, io.EOF):
+	case err != nil:
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", "The request's body did not arrive whole", err)
 	}
-	return buf.Bytes(), nil
+	return body, nil
 }
 
 // drain reads over the body of a request that is refused, of one that is not

@@ -175,10 +175,10 @@ func (ch *chain) tell(d *draft, read func(fulgur.Seq) (text, error)) told {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	var best *tip
-	score := -1
+	said, ids := -1, 0
 	for _, x := range ch.tips {
-		if said, ids := x.common(d); said+ids > score {
-			best, score = x, said+ids
+		if s, i := x.common(d); s+i > said+ids {
+			best, said, ids = x, s, i
 		}
 	}
 	if best == nil {
@@ -188,18 +188,17 @@ func (ch *chain) tell(d *draft, read func(fulgur.Seq) (text, error)) told {
 	}
 	out := told{base: best.seq, next: &tip{marks: d.marks}}
 	out.body, out.ids = d.against(best, read)
-	if best.goesOn(d) {
+	if best.goesOn(said, ids) {
 		out.old = best
 	}
 	out.next.follow(best, &out)
 	return out
 }
 
-// goesOn says whether d is of x's conversation: by three quarters of x's messages or
-// of its prompt ids. By both together a server that starts each prompt with an id of
-// its own had every call begin a conversation.
-func (x *tip) goesOn(d *draft) bool {
-	said, ids := x.common(d)
+// goesOn says whether a call that has so much in common with x is of its conversation:
+// three quarters of x's messages or of its prompt ids. By both together a server that
+// starts each prompt with an id of its own had every call begin a conversation.
+func (x *tip) goesOn(said, ids int) bool {
 	allSaid, allIDs := x.marks.segs[segSaid].n, x.marks.ids.n
 	return allSaid > 0 && said >= allSaid*3/4-block || allIDs > 0 && ids >= allIDs*3/4-block
 }

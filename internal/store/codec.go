@@ -24,7 +24,8 @@ import (
 type codec struct {
 	enc  *zstd.Encoder
 	dec  *zstd.Decoder
-	bufs sync.Pool // *[]byte, of messages and deltas
+	bufs sync.Pool // *[]byte, of deltas
+	said sync.Pool // *[]byte, of messages: much longer ones
 	seed maphash.Seed
 }
 
@@ -38,7 +39,8 @@ func newCodec() (*codec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &codec{enc: enc, dec: dec, bufs: sync.Pool{New: func() any { return new([]byte) }}, seed: maphash.MakeSeed()}, nil
+	none := func() any { return new([]byte) }
+	return &codec{enc: enc, dec: dec, bufs: sync.Pool{New: none}, said: sync.Pool{New: none}, seed: maphash.MakeSeed()}, nil
 }
 
 // callRow is a call as it is stored.

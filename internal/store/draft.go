@@ -45,7 +45,8 @@ type draft struct {
 
 // draft makes the draft of a call, which must not change before free.
 func (c *codec) draft(call *fulgur.Call) draft {
-	buf, from, to := appendTurns(c.buf(), &turns{call.Messages, call.Tools, call.Reply})
+	t := turns{call.Messages, call.Tools, call.Reply}
+	buf, from, to := appendTurns(slices.Grow((*c.said.Get().(*[]byte))[:0], t.size()), &t)
 	d := c.cut([bodyParts][]byte{partExperts: call.RoutedExperts, partResponse: call.Response, partRequest: call.Request, partSent: call.Sent, partTurns: buf},
 		from, to, idBytes(call.PromptIDs))
 	d.buf = buf
@@ -54,7 +55,8 @@ func (c *codec) draft(call *fulgur.Call) draft {
 
 // free takes back what a draft has of the codec's.
 func (c *codec) free(d *draft) {
-	c.put(d.buf)
+	buf := d.buf
+	c.said.Put(&buf)
 	*d = draft{}
 }
 

@@ -15,6 +15,15 @@ const turnsFormat = 1
 
 var errTurns = errors.New("the messages are cut")
 
+// size is about how many bytes appendTurns appends, but for those of tools.
+func (t *turns) size() int {
+	n := 64
+	for i := range t.Messages {
+		n += messageSize(&t.Messages[i])
+	}
+	return n
+}
+
 // appendTurns also says where the messages start and end in what it appended.
 func appendTurns(b []byte, t *turns) (out []byte, from, to int) {
 	start := len(b)

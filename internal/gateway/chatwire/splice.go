@@ -172,7 +172,7 @@ func SpliceAt(body []byte, ms []Member, fields ...Field) []byte {
 	for _, f := range fields {
 		size += len(f.Key) + len(f.Value) + 4
 	}
-	out := make([]byte, 0, size)
+	out := room(size)
 	at := 0
 	done := make([]bool, len(fields))
 	for _, m := range ms {

@@ -57,7 +57,7 @@ func ends(x uint64) uint64 { return (x-ones*' ')&^x&highs | zeroes(x^ones*'"') |
 func (r *textReader) escaped(from, i int, high uint64) string {
 	b := r.b
 	if len(r.room) < len(b)-from+8 { // the first one: no text is longer than what it is read from
-		r.room = make([]byte, len(b)-from+8)
+		r.room = room(len(b) - from + 8)[:len(b)-from+8]
 	}
 	out := r.room
 	n := copy(out, b[from:i])
@@ -78,18 +78,17 @@ func (r *textReader) escaped(from, i int, high uint64) string {
 		c := b[i]
 		switch {
 		case c == '\\':
-			k := escapeLen(b[i:])
-			if k == 0 {
-				r.fail()
-				return ""
-			}
-			if k == 2 {
+			if i+1 < len(b) && unescaped[b[i+1]] != 0 {
 				out[n] = unescaped[b[i+1]]
 				i, n = i+2, n+1
 				continue
 			}
+			if escapeLen(b[i:]) != 6 {
+				r.fail()
+				return ""
+			}
 			x := hex4(b[i+2:])
-			i += k
+			i += 6
 			if utf16.IsSurrogate(x) {
 				low := rune(0)
 				if escapeLen(b[i:]) == 6 {
@@ -116,6 +115,14 @@ func (r *textReader) escaped(from, i int, high uint64) string {
 	}
 	r.fail()
 	return ""
+}
+
+// room is memory for n bytes, whatever is in it: to zero it takes as long as to fill it.
+func room(n int) []byte {
+	var b strings.Builder
+	b.Grow(n)
+	b.WriteByte(0)
+	return unsafe.Slice(unsafe.StringData(b.String()), n)[:0]
 }
 
 // unescaped is what a letter behind a backslash means.

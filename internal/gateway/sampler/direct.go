@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -88,6 +89,11 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		body.end(true)
 	}
 	resp.Body = body
+	if resp.Header.Get("Content-Encoding") == "gzip" && req.Header["Accept-Encoding"] == nil { // not asked for, but a proxy may
+		resp.Header.Del("Content-Encoding")
+		resp.Header.Del("Content-Length")
+		resp.Body, resp.ContentLength, resp.Uncompressed = &unzipped{answerBody: body}, -1, true
+	}
 	return resp, nil
 }
 
@@ -333,4 +339,22 @@ func (b *answerBody) end(whole bool) {
 		return
 	}
 	b.d.put(b.w)
+}
+
+// unzipped is a body that was packed by gzip.
+type unzipped struct {
+	*answerBody
+	r *gzip.Reader
+}
+
+// Read implements io.Reader.
+func (u *unzipped) Read(p []byte) (int, error) {
+	if u.r == nil {
+		r, err := gzip.NewReader(u.answerBody)
+		if err != nil {
+			return 0, err
+		}
+		u.r = r
+	}
+	return u.r.Read(p)
 }

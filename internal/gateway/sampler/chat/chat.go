@@ -184,12 +184,7 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 // readAll reads an answer, up to one byte more than is allowed. Where its size is
 // told, it is read into memory of that size: growing costs as much again.
 func readAll(resp *http.Response) ([]byte, error) {
-	var b bytes.Buffer
-	if n := resp.ContentLength; n > 0 && n <= sizeTrusted {
-		b.Grow(int(n) + bytes.MinRead)
-	}
-	_, err := b.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
-	return b.Bytes(), err
+	return call.ReadAll(io.LimitReader(resp.Body, maxAnswer+1), int(min(max(resp.ContentLength, 0), sizeTrusted)))
 }
 
 // sizeTrusted is the most memory that an answer gets before it is there.
