@@ -74,7 +74,7 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 	if err != nil {
 		return nil, fulgur.E(kindOf(err), op, "the cluster does not list the pods of namespace "+r.Namespace, err)
 	}
-	r.podsListed(list, time.Now())
+	r.podsListed(list, podsAt)
 	r.mu.Lock()
 	for _, k := range keys {
 		if a := r.live[k]; a != nil {

@@ -107,7 +107,7 @@ func (r *Runner) make(ctx context.Context, a *attempt) {
 	switch status := statusOf(err); {
 	case err == nil:
 		r.gate.refusals = 0
-		a.uid, a.created, a.job = string(job.UID), time.Now(), job
+		r.createdLocked(a, job)
 		a.objects = objects{}
 		if a.stopping {
 			r.spawn(func(ctx context.Context) { r.remove(ctx, a) })

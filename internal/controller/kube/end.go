@@ -201,7 +201,11 @@ func (r *Runner) Close() error {
 	}
 	r.mu.Unlock()
 	left := 0
-	for end := time.Now().Add(r.Grace + closeLimit); ; time.Sleep(20 * time.Millisecond) {
+	limit := time.NewTimer(r.Grace + closeLimit)
+	defer limit.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for waits := true; waits; {
 		r.mu.Lock()
 		left = len(r.live)
 		for _, a := range r.done { // acknowledged, and on their way out
@@ -210,8 +214,15 @@ func (r *Runner) Close() error {
 			}
 		}
 		r.mu.Unlock()
-		if left == 0 || time.Now().After(end) {
+		if left == 0 {
 			break
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			waits = false
+		case <-r.over:
+			waits = false
 		}
 	}
 	r.cancel()

@@ -4,10 +4,12 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -18,10 +20,13 @@ func (r *Runner) jobChanged(job batchv1.Job, deleted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.byName[job.Name]
-	if a == nil || string(job.UID) != a.uid { // an earlier one of that name; ours is known when its creation is answered
-		return
+	switch {
+	case a == nil:
+	case a.uid == "": // it may be ours: its creation is still to be answered
+		a.job, a.jobGone = &job, deleted
+	case string(job.UID) == a.uid:
+		r.jobLocked(a, &job, deleted)
 	}
-	r.jobLocked(a, &job, deleted)
 }
 
 func (r *Runner) jobLocked(a *attempt, job *batchv1.Job, deleted bool) {
@@ -44,7 +49,7 @@ func (r *Runner) jobGoneLocked(a *attempt) {
 }
 
 // jobsListed takes a whole list: what is not in it is gone.
-func (r *Runner) jobsListed(all []batchv1.Job, asked time.Time) {
+func (r *Runner) jobsListed(all []batchv1.Job, version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	there := map[string]*batchv1.Job{}
@@ -56,7 +61,7 @@ func (r *Runner) jobsListed(all []batchv1.Job, asked time.Time) {
 		case a.uid == "":
 		case job != nil:
 			r.jobLocked(a, job, false)
-		case a.created.Before(asked) && !a.jobGone:
+		case a.job != nil && upTo(a.job.ResourceVersion, version) && !a.jobGone:
 			r.jobGoneLocked(a)
 		}
 	}
@@ -94,15 +99,29 @@ func (r *Runner) ownerLocked(pod *corev1.Pod) *attempt {
 	if a == nil {
 		return nil
 	}
-	for _, o := range pod.OwnerReferences {
-		if string(o.UID) == a.uid {
-			return a
-		}
+	if a.uid == "" || owned(pod, a.uid) { // without a UID its creation is still to be answered
+		return a
 	}
 	return nil
 }
 
-func (r *Runner) podsListed(all []corev1.Pod, asked time.Time) {
+func owned(pod *corev1.Pod, uid string) bool {
+	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return string(o.UID) == uid })
+}
+
+// createdLocked notes that an attempt's Job is there. What was seen of its name
+// before may have been of another.
+func (r *Runner) createdLocked(a *attempt, job *batchv1.Job) {
+	a.uid, a.created = string(job.UID), time.Now()
+	if a.job == nil || a.job.UID != job.UID {
+		a.job, a.jobGone = job, false
+	}
+	if a.pod != nil && !owned(a.pod, a.uid) {
+		a.pod, a.podGone = nil, false
+	}
+}
+
+func (r *Runner) podsListed(all []corev1.Pod, version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	there := map[*attempt]bool{}
@@ -113,7 +132,7 @@ func (r *Runner) podsListed(all []corev1.Pod, asked time.Time) {
 		}
 	}
 	for _, a := range r.namedLocked() {
-		if a.pod != nil && !a.podGone && !there[a] && a.pod.CreationTimestamp.Time.Before(asked.Add(-5*time.Second)) {
+		if a.pod != nil && !a.podGone && !there[a] && upTo(a.pod.ResourceVersion, version) {
 			a.podGone = true
 			r.lookLocked(a)
 		}

@@ -31,6 +31,7 @@ type Runner struct {
 
 	spawn  func(func(context.Context)) // runs f until it returns, or the runner's life is over
 	cancel context.CancelFunc
+	over   <-chan struct{} // closed when its life is over
 	wg     sync.WaitGroup
 	events chan controller.Event
 	gone   chan struct{} // closed when nobody hears events any more
@@ -93,7 +94,7 @@ func newRunner(o Options, c *client) (*Runner, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Runner{
-		maker: m, c: c, log: m.Log, cancel: cancel,
+		maker: m, c: c, log: m.Log, cancel: cancel, over: ctx.Done(),
 		events: make(chan controller.Event), gone: make(chan struct{}), wake: make(chan struct{}, 1), ring: make(chan struct{}, 1),
 		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{},
 	}

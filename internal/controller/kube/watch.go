@@ -38,9 +38,8 @@ type stream[T any] struct {
 	path     string
 	selector string
 	log      *slog.Logger
-	// listed gets all that is there, and when the question for it was put; changed one
-	// object.
-	listed  func(all []T, asked time.Time)
+	// listed gets all that was there at a version; changed gets one object.
+	listed  func(all []T, version string)
 	changed func(obj T, deleted bool)
 }
 
@@ -55,7 +54,6 @@ func (s *stream[T]) run(ctx context.Context, version string) {
 	short := 0
 	for ctx.Err() == nil {
 		if version == "" {
-			asked := time.Now()
 			all, at, err := s.all(ctx)
 			if err != nil {
 				short++
@@ -63,7 +61,7 @@ func (s *stream[T]) run(ctx context.Context, version string) {
 				pause(ctx, backoff(short))
 				continue
 			}
-			s.listed(all, asked)
+			s.listed(all, at)
 			version = at
 		}
 		begin := time.Now()
@@ -87,6 +85,14 @@ func (s *stream[T]) run(ctx context.Context, version string) {
 			pause(ctx, backoff(short))
 		}
 	}
+}
+
+// upTo says whether what was seen at version a is in a list of version b. Versions
+// are numbers that grow (as Kubernetes says since 1.35, and as it always was).
+func upTo(a, b string) bool {
+	x, errA := strconv.ParseUint(a, 10, 64)
+	y, errB := strconv.ParseUint(b, 10, 64)
+	return errA == nil && errB == nil && x <= y
 }
 
 func backoff(n int) time.Duration {
