@@ -42,7 +42,7 @@ func objective(o *trainer.Options, f *config.File) {
 		o.Curriculum = &advantage.Curriculum{Decay: curriculumDecay}
 	}
 	o.MaxTokens = a.SampleTokens
-	o.Samples = sample.Options{Level: sample.Level(a.Samples), OverLong: sample.Limit(a.OverLong)}
+	o.Samples = sample.Options{Level: sample.Level(a.Samples), OverLong: sample.Limit(a.OverLong), Replay: a.Replay}
 	if a.Loss != loss.PPO && a.Loss != loss.GSPO {
 		o.Objective.DualClip = 0
 	}

@@ -62,6 +62,10 @@ func checkModel(r *runFile) error {
 		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
 			"sampling.temperature is %g, but this engine's log probs are of temperature 1: use 1", r.Sampling.Temperature), nil))
 	}
+	if err == nil && r.Algorithm.Replay && !info.Replay {
+		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
+			"algorithm.replay: the engine %s can't replay the experts that were chosen at sampling: leave it out", info.Name), nil))
+	}
 	return errors.Join(err, eng.Close())
 }
 

@@ -314,7 +314,7 @@ func (a *app) loadSet(c *cobra.Command, arg string, f sampleFlags, flags bool) (
 		}
 	}
 	err = run.each(c.Context(), config.Options(), func(b *builtRollout) error {
-		x := rolloutSamples{Samples: len(b.built.Sequences), Trained: b.built.Trained, Hash: b.built.Hash()}
+		x := rolloutSamples{Samples: len(b.built.Sequences), Trained: b.built.Trained, Hash: sample.Hash(b.built.Samples())}
 		for i := range b.built.Sequences {
 			x.Tokens += b.built.Sequences[i].Len()
 		}

@@ -112,6 +112,7 @@ func (c *checker) objective() {
 	c.noEffect("algorithm.vote", "with compat v1")
 	c.noEffect("algorithm.samples", "with compat v1: its rows are merged from neighbours")
 	c.noEffect("algorithm.over_long", "with compat v1: its rows are cut, and those with a long prompt dropped")
+	c.noEffect("algorithm.replay", "with compat v1: its rows carry no experts")
 }
 
 // Correction returns off_policy.correction with auto resolved: tokens of older

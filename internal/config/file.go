@@ -230,6 +230,8 @@ type Algorithm struct {
 	SampleTokens int `json:"sample_tokens" jsonschema:"minimum=0"`
 	// What becomes of a call that ends behind that. cut: it doesn't train. mask: nor does its lineage. drop: nor does its rollout. The rollout votes in its group all the same.
 	OverLong string `json:"over_long" jsonschema:"enum=cut,enum=mask,enum=drop"`
+	// Mixtures of experts: in updates, tokens take the experts that were chosen at sampling. Model servers are asked for them; a call without a row for each of its tokens doesn't train (`missing_routed_experts`). Refused where the engine can't.
+	Replay bool `json:"replay"`
 	// Groups that are left out and replaced by others.
 	Filter Filter `json:"filter"`
 	// A number, or {start, end, over}: linear from start to end over that many steps, then end.

@@ -72,6 +72,7 @@ type Info struct {
 	Threads       int      // workers of forward-backward
 	Losses        []string // names that ForwardBackward takes
 	Temperature1  bool     // Forward's log probs are of temperature 1 only
+	Replay        bool     // a mixture of experts that takes Datum.Experts
 }
 
 // Datum is one training sequence, shaped as Tinker's: position i holds
@@ -83,6 +84,10 @@ type Datum struct {
 	Advantages  []float32 // per token, already times its weight
 	OldLogProbs []float32 // what the ratio is against; not looked at by cross_entropy
 	Mask        []float32 // 0 or 1
+	// Experts are to be taken again by an engine that replays (Info.Replay): what the
+	// pass with input Tokens[i] chose at sampling, layer by layer; nil: the engine
+	// chooses. nil as a whole: none is replayed.
+	Experts [][]uint16
 }
 
 // Loss names, as Tinker's. With q = exp(logp - old), A = advantage, summed over

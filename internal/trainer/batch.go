@@ -103,6 +103,9 @@ func (b *minibatch) take(e *ended, index int, total loss.Totals, current fulgur.
 	for k := range e.built.Sequences {
 		s := &e.built.Sequences[k]
 		d := datum(s)
+		if o.replay && s.Experts != nil {
+			d.Experts = s.Experts[1 : 1+len(d.Tokens)] // a token's row is of the pass before it
+		}
 		trained := 0
 		for _, m := range d.Mask {
 			trained += int(m)

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -30,6 +31,8 @@ type bigram struct {
 	frozen              []float64
 	forwards            int
 	failLoss            bool    // the next loss is NaN
+	replays             bool    // says that it takes experts again
+	with, without       int     // data of ForwardBackward with experts, and without
 	skew                float64 // added to the log probs that are sampled: those of other weights
 }
 
@@ -55,7 +58,7 @@ func (b *bigram) row(table []float64, token int32) []float64 {
 }
 
 func (b *bigram) Info(context.Context) (engine.Info, error) {
-	return engine.Info{Name: "bigram", VocabSize: b.vocab, ContextLength: 64, Temperature1: true,
+	return engine.Info{Name: "bigram", VocabSize: b.vocab, ContextLength: 64, Temperature1: true, Replay: b.replays,
 		Losses: []string{engine.CrossEntropy, engine.ImportanceSampling, engine.PPO, engine.CISPO}}, nil
 }
 
@@ -84,6 +87,18 @@ func (b *bigram) ForwardFrozen(_ context.Context, data []engine.Datum) ([][]floa
 }
 
 func (b *bigram) ForwardBackward(_ context.Context, data []engine.Datum, l engine.Loss) (engine.Result, error) {
+	for _, d := range data {
+		if d.Experts == nil {
+			b.without++
+			continue
+		}
+		b.with++
+		for i, row := range d.Experts {
+			if d.Mask[i] != 0 && !slices.Equal(row, []uint16{uint16(d.Tokens[i])}) {
+				return engine.Result{}, fmt.Errorf("position %d has experts %v, its input is %d", i, row, d.Tokens[i])
+			}
+		}
+	}
 	var r engine.Result
 	for _, d := range data {
 		logps := make([]float32, len(d.Tokens))

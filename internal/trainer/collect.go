@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -249,6 +248,9 @@ func (t *trainer) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := t.withExperts(ctx, records); err != nil {
+		return err
+	}
 	var rewards []fulgur.Reward
 	for k, id := range ids {
 		p := d.pending[id]
@@ -321,122 +323,6 @@ func (t *trainer) changes(ctx context.Context, after fulgur.Seq) ([]fulgur.Chang
 		}
 		return changes, err
 	})
-}
-
-// finish grades an ended rollout and builds its samples.
-// The reward is nil if the record has it, or there is none.
-func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Call) (ended, *fulgur.Reward) {
-	e := ended{ask: a, first: -1, attempt: r.LastAttempt}
-	if a.train && t.o.Objective.perCall() {
-		e.calls = ownCalls(calls)
-	}
-	if a.train && t.o.Objective.V1 {
-		e.recorded = calls
-	}
-	e.line = RolloutLine{Step: step, Part: a.key.Part, ID: r.ID, Group: r.Group, Row: a.row.Index,
-		Class: fulgur.OutcomeOK, Calls: len(calls), Version: t.state.Version, Seconds: r.UpdatedAt.Sub(r.CreatedAt).Seconds()}
-	if r.Outcome != nil {
-		e.line.Class, e.line.Outcome = r.Outcome.Class, r.Outcome.Reason
-	} else if r.State == fulgur.Failed {
-		e.line.Class, e.line.Outcome = fulgur.OutcomeAgent, "failed"
-	}
-	reward := t.grade(&e.line, r, calls)
-	reward = t.o.Audit.apply(&e.line, r, calls, reward, t.o.AgentFailure)
-	for i := range calls {
-		e.line.Sampled += len(calls[i].SampledIDs)
-		e.open += calls[i].Latency
-	}
-	if a.train && t.asynchronous() {
-		e.versions(calls)
-	}
-	if a.train {
-		e.built = sample.Build(r.Group, calls, t.samplesConfig().Options())
-		e.line.Take(&e.built)
-	}
-	return e, reward
-}
-
-// versions notes which policies sampled a rollout (case AS-05).
-func (e *ended) versions(calls []fulgur.Call) {
-	last := fulgur.PolicyVersion(-1)
-	for i := range calls {
-		c := &calls[i]
-		if len(c.SampledIDs) == 0 {
-			continue
-		}
-		if v := int64(c.Version()); e.first < 0 || v < e.first {
-			e.first = v
-		}
-		last = max(last, c.Version())
-		for _, span := range c.Spans {
-			last = max(last, span.Version)
-		}
-	}
-	if e.first >= 0 {
-		e.line.Version = fulgur.PolicyVersion(e.first)
-		if last > e.line.Version {
-			e.line.Last = &last
-		}
-	}
-}
-
-// grade sets the line's reward, or why the rollout is masked, and returns what
-// is to be put on record.
-func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call) *fulgur.Reward {
-	follow := t.follow(line)
-	switch {
-	case follow.Mask && line.Class == fulgur.OutcomeInfrastructure:
-		line.Masked = maskInfrastructure
-		return nil
-	case follow.Mask:
-		line.Masked = maskOutcome
-		return nil
-	case follow.Value != nil:
-		v := *follow.Value
-		line.Reward, line.Why = &v, "the configured reward of "+line.Outcome
-		if line.Class == fulgur.OutcomeAgent {
-			line.Why = "the configured reward of an agent failure"
-		}
-	case t.o.Grader == nil && r.Reward != nil:
-		v := *r.Reward
-		line.Reward, line.Why = &v, "reported by the agent"
-	case t.o.Grader == nil:
-		v := 0.0
-		if t.o.AgentFailure != nil {
-			v = *t.o.AgentFailure
-		}
-		line.Reward, line.Why = &v, whyNoReward
-	default:
-		v, why, err := t.o.Grader.Grade(r.Input, calls)
-		if err != nil {
-			line.Masked, line.Why = maskGrader, err.Error()
-			return nil
-		}
-		line.Reward, line.Why = &v, why
-	}
-	if v := *line.Reward; math.IsNaN(v) || math.IsInf(v, 0) {
-		line.Reward, line.Masked = nil, maskNotFinite
-		return nil
-	}
-	if t.o.Grader == nil && r.Reward != nil || r.Reward != nil && *r.Reward == *line.Reward || r.LastAttempt == "" {
-		return nil
-	}
-	return &fulgur.Reward{AttemptKey: fulgur.AttemptKey{Rollout: r.ID, Attempt: r.LastAttempt}, Value: *line.Reward, Source: "grader"}
-}
-
-// follow says what an outcome counts for. What a run makes of outcomes in
-// training is no reason to leave them out of what it is measured by.
-func (t *trainer) follow(line *RolloutLine) (f fulgur.Follow) {
-	switch line.Class {
-	case fulgur.OutcomeInfrastructure:
-		f.Mask = true
-	case fulgur.OutcomeAgent:
-		f.Value = t.o.AgentFailure
-	}
-	if t.o.Follow != nil && line.Part == "train" {
-		f = t.o.Follow(line.Class, line.Outcome)
-	}
-	return f
 }
 
 // usable says whether a rollout of an earlier process ended undisturbed under

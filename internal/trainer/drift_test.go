@@ -28,9 +28,11 @@ func TestDriftOfOutcomes(t *testing.T) {
 		share func(version int) float64
 		want  []string // a part of each warning
 	}{
-		"a steady rate is no news":               {func(int) float64 { return 0.3 }, nil},
-		"a fall is what training is for":         {func(v int) float64 { return max(0, 0.5-float64(v)/40) }, nil},
-		"a jump is told once":                    {func(v int) float64 { return map[bool]float64{true: 0.02}[v < 20] + map[bool]float64{true: 0.25}[v >= 20] }, []string{"agent_failure_memory rose from "}},
+		"a steady rate is no news":       {func(int) float64 { return 0.3 }, nil},
+		"a fall is what training is for": {func(v int) float64 { return max(0, 0.5-float64(v)/40) }, nil},
+		"a jump is told once": {func(v int) float64 {
+			return map[bool]float64{true: 0.02}[v < 20] + map[bool]float64{true: 0.25}[v >= 20]
+		}, []string{"agent_failure_memory rose from "}},
 		"what comes out of nothing is told":      {func(v int) float64 { return map[bool]float64{true: 0.25}[v >= 20] }, []string{"rose from 0.0 % (policy versions 0 to 3)"}},
 		"a slow rise is told, and told again":    {func(v int) float64 { return float64(v) / 60 }, []string{"rose", "rose", "rose"}},
 		"a rise that is too small is left alone": {func(v int) float64 { return 0.02 + map[bool]float64{true: 0.03}[v >= 20] }, nil},

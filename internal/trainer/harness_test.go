@@ -63,6 +63,8 @@ type agents struct {
 	slots int
 	// fail, if set, says how an attempt ends in place of running.
 	fail func(r fulgur.Rollout, attempt fulgur.AttemptID) *fulgur.AttemptReport
+	// experts, if set, are the routed experts of a call.
+	experts func(c *fulgur.Call) json.RawMessage
 }
 
 func (a *agents) run(ctx context.Context, t testing.TB) {
@@ -163,6 +165,9 @@ func (a *agents) converse(ctx context.Context, r fulgur.Rollout, at fulgur.Attem
 			c.LogProbs = append(c.LogProbs, token.LogProb)
 		}
 		c.Spans = []fulgur.Span{{Start: 0, Version: g.Tokens[0].Version}}
+		if a.experts != nil {
+			c.RoutedExperts = a.experts(&c)
+		}
 		if err := a.st.AppendCall(ctx, &c); err != nil {
 			return err
 		}

@@ -82,46 +82,14 @@ func (t *trainer) open(ctx context.Context) error {
 			return err
 		}
 	}
-	path, state, err := Last(o.Dir)
-	switch {
-	case fulgur.KindOf(err) == fulgur.KindNotFound:
-		t.state = State{Format: stateFormat, Run: o.Run, ConfigHash: o.ConfigHash, DataHash: o.Train.Hash, Seed: o.Seed}
-		if !o.Resume {
-			some, err := o.Store.Rollouts(ctx, fulgur.RolloutQuery{Run: o.Run, Limit: 1})
-			if err != nil {
-				return err
-			}
-			if len(some) > 0 {
-				return fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf(
-					"the store has rollouts of a run %q already; choose another name under `run:`, or `fulgur resume` it from the folder in which it was begun", o.Run), nil)
-			}
-		}
-	case err != nil:
+	if err := t.load(ctx); err != nil {
 		return err
-	case !o.Resume:
-		return fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf("the run folder %s has checkpoints; `fulgur resume %s` goes on, another `out:` starts anew", o.Dir, o.Dir), nil)
-	default:
-		if err := state.matches(o); err != nil {
-			return err
-		}
-		if err := o.Engine.Load(ctx, path); err != nil {
-			return fulgur.E(fulgur.KindOf(err), "resume from "+path, "the checkpoint can't be loaded; remove that folder to resume from the one before it: "+fulgur.PublicMessage(err), err)
-		}
-		t.state, t.saved, t.final = state, state.Cursor.Step, path
 	}
 	if o.Resume && t.asynchronous() {
 		t.state.Branches = append(t.state.Branches, branch{Version: t.state.Version, At: o.Now()})
 	}
-	info, err := o.Engine.Info(ctx)
-	if err != nil {
+	if err := t.fitEngine(ctx); err != nil {
 		return err
-	}
-	if info.Temperature1 && o.Sampling.Temperature != 1 {
-		return fulgur.E(fulgur.KindUnsupported, "start training", fmt.Sprintf(
-			"sampling.temperature is %g, but the engine's log probs are of temperature 1: the ratio of policies would be wrong; use 1", o.Sampling.Temperature), nil)
-	}
-	if t.maxTokens = o.MaxTokens; t.maxTokens == 0 {
-		t.maxTokens = info.ContextLength
 	}
 	if err := t.writeSamplesConfig(); err != nil {
 		return err
@@ -132,6 +100,7 @@ func (t *trainer) open(ctx context.Context) error {
 	if o.Curriculum != nil {
 		c.Rows = t.epochRows
 	}
+	var err error
 	t.sched, err = schedule.New(c, t.state.Cursor)
 	t.flow = flow{began: o.Now(), groups: map[schedule.Group]*batch{}}
 	if err != nil {
@@ -159,6 +128,61 @@ func (t *trainer) open(ctx context.Context) error {
 		}
 	}
 	o.Observer(Started{Run: o.Run, Resumed: t.saved >= 0, Step: t.state.Cursor.Step, Steps: steps, Version: t.state.Version})
+	return nil
+}
+
+// load takes the state and the weights of the last checkpoint, if the run goes on
+// from one, else it sees that the run's name is free.
+func (t *trainer) load(ctx context.Context) error {
+	o := &t.o
+	path, state, err := Last(o.Dir)
+	switch {
+	case fulgur.KindOf(err) == fulgur.KindNotFound:
+		t.state = State{Format: stateFormat, Run: o.Run, ConfigHash: o.ConfigHash, DataHash: o.Train.Hash, Seed: o.Seed}
+		if !o.Resume {
+			some, err := o.Store.Rollouts(ctx, fulgur.RolloutQuery{Run: o.Run, Limit: 1})
+			if err != nil {
+				return err
+			}
+			if len(some) > 0 {
+				return fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf(
+					"the store has rollouts of a run %q already; choose another name under `run:`, or `fulgur resume` it from the folder in which it was begun", o.Run), nil)
+			}
+		}
+	case err != nil:
+		return err
+	case !o.Resume:
+		return fulgur.E(fulgur.KindConflict, "start training", fmt.Sprintf("the run folder %s has checkpoints; `fulgur resume %s` goes on, another `out:` starts anew", o.Dir, o.Dir), nil)
+	default:
+		if err := state.matches(o); err != nil {
+			return err
+		}
+		if err := o.Engine.Load(ctx, path); err != nil {
+			return fulgur.E(fulgur.KindOf(err), "resume from "+path, "the checkpoint can't be loaded; remove that folder to resume from the one before it: "+fulgur.PublicMessage(err), err)
+		}
+		t.state, t.saved, t.final = state, state.Cursor.Step, path
+	}
+	return nil
+}
+
+// fitEngine sees that the engine can do what the run asks of it.
+func (t *trainer) fitEngine(ctx context.Context) error {
+	o := &t.o
+	info, err := o.Engine.Info(ctx)
+	switch {
+	case err != nil:
+		return err
+	case info.Temperature1 && o.Sampling.Temperature != 1:
+		return fulgur.E(fulgur.KindUnsupported, "start training", fmt.Sprintf(
+			"sampling.temperature is %g, but the engine's log probs are of temperature 1: the ratio of policies would be wrong; use 1", o.Sampling.Temperature), nil)
+	case o.Samples.Replay && !info.Replay:
+		return fulgur.E(fulgur.KindUnsupported, "start training", fmt.Sprintf(
+			"algorithm.replay: the engine %s can't replay the experts that were chosen at sampling: leave it out", info.Name), nil)
+	}
+	o.Objective.replay = o.Samples.Replay
+	if t.maxTokens = o.MaxTokens; t.maxTokens == 0 {
+		t.maxTokens = info.ContextLength
+	}
 	return nil
 }
 

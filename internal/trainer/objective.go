@@ -31,6 +31,7 @@ type Objective struct {
 	// fulgur.EventCallReward.
 	CallRewards bool
 	V1          bool // v1's own rows, drops, advantages and weights, in its arithmetic
+	replay      bool // Options.Samples.Replay
 }
 
 // KL pulls the policy towards the one that the run has started from.

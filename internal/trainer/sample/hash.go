@@ -26,7 +26,8 @@ func Hash(samples []fulgur.Sample) string {
 	return h.sum()
 }
 
-// Hash is the hash of the samples, without writing them out.
+// Hash is the hash of the samples, without writing them out. Routed experts count
+// where they are replayed: else they teach nothing, and training doesn't read them.
 func (b *Built) Hash() string {
 	h := newHasher()
 	for i := range b.Sequences {
@@ -52,7 +53,9 @@ func (b *Built) Hash() string {
 			})
 		}
 		context(s.Len())
-		h.experts(s.Experts)
+		if b.replay {
+			h.experts(s.Experts)
+		}
 	}
 	return h.sum()
 }

@@ -77,6 +77,8 @@ type Built struct {
 	NoRows  int                  // tokens of samples without routed experts, where a call has some or Replay is on
 	Oldest  fulgur.PolicyVersion // lowest version of a trained token; -1: none trains
 	Newest  fulgur.PolicyVersion // highest
+
+	replay bool // Options.Replay
 }
 
 // Build makes the samples of one attempt's calls, given in order of arrival. It
@@ -90,7 +92,7 @@ func Build(group fulgur.GroupID, calls []fulgur.Call, o Options) Built {
 	b := builder{calls: calls, o: o, group: group, ends: make([]int, len(calls)), done: make([]bool, len(calls))}
 	b.Forest = trace.Build(calls)
 	b.Reasons = make([]string, len(calls))
-	b.Oldest, b.Newest = -1, -1
+	b.Oldest, b.Newest, b.replay = -1, -1, o.Replay
 	b.readRoutes()
 	long := false
 	for i := range calls {

@@ -1,0 +1,89 @@
+package trainer
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
+)
+
+// inputs are routed experts that can be told apart: the expert of a pass is the
+// number of its input.
+func inputs(c *fulgur.Call) json.RawMessage {
+	passes := slices.Concat(c.PromptIDs, c.SampledIDs)
+	rows := make([][]int32, len(passes)-1)
+	for i := range rows {
+		rows[i] = passes[i : i+1]
+	}
+	raw, err := json.Marshal(rows)
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+// Routed experts go to the engine where they are replayed, each with the pass that
+// chose them; a call without them is refused and counted. Without replay neither
+// happens.
+func TestRoutedExpertsAreReplayedOrNot(t *testing.T) {
+	secondOnly := func(c *fulgur.Call) json.RawMessage {
+		if c.Index == 0 {
+			return nil
+		}
+		return inputs(c)
+	}
+	for name, c := range map[string]struct {
+		replay        bool
+		experts       func(*fulgur.Call) json.RawMessage
+		with, refused bool
+	}{
+		"on, and all calls have them":     {true, inputs, true, false},
+		"on, and every second call lacks": {true, secondOnly, true, true},
+		"off, and all calls have them":    {false, inputs, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			st, e := openStore(t, dir), newBigram(vocab)
+			e.replays = true
+			o := options(dir, st, e)
+			o.Steps, o.Validation, o.Test, o.ValidateEvery = 3, nil, nil, 0
+			o.Samples = sample.Options{Replay: c.replay}
+			refused := 0
+			o.Observer = func(ev Event) {
+				if s, ok := ev.(StepDone); ok {
+					for _, l := range s.Rollouts {
+						refused += l.Untrained[sample.MissingExperts]
+					}
+				}
+			}
+			if _, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 4, experts: c.experts}); err != nil {
+				t.Fatal(err)
+			}
+			if (e.with > 0) != c.with || (e.without > 0) == c.with || (refused > 0) != c.refused {
+				t.Errorf("%d sequences with experts, %d without, %d calls refused", e.with, e.without, refused)
+			}
+		})
+	}
+}
+
+func TestReplayIsRefusedWhereNothingCanBeReplayed(t *testing.T) {
+	run := func(replays bool) error {
+		dir := t.TempDir()
+		st, e := openStore(t, dir), newBigram(vocab)
+		e.replays = replays
+		o := options(dir, st, e)
+		o.Samples.Replay, o.Validation, o.Test, o.ValidateEvery = true, nil, nil, 0
+		_, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 4})
+		return err
+	}
+	if err := run(false); fulgur.KindOf(err) != fulgur.KindUnsupported || !strings.Contains(err.Error(), "algorithm.replay") {
+		t.Errorf("an engine without replay: %v", err)
+	}
+	// No model server gave any: the step says why nothing trains.
+	if err := run(true); err == nil || !strings.Contains(err.Error(), "24 × "+sample.MissingExperts) {
+		t.Errorf("calls without experts: %v", err)
+	}
+}
