@@ -42,11 +42,11 @@ type api struct {
 }
 
 type change struct {
-	version  int
-	kind     string // "jobs", "pods"
-	typ      string
-	object   json.RawMessage
-	scope    string
+	version int
+	kind    string // "jobs", "pods"
+	typ     string
+	object  json.RawMessage
+	scope   string
 }
 
 type request struct {
