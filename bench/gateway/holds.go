@@ -48,7 +48,8 @@ func (b *bench) hold(z size) error {
 	}
 	time.Sleep(pick(b, 10*time.Second, 60*time.Second))
 	held := measure(s.pid())
-	already := b.mock.served.Load()
+	already, sampled := b.mock.served.Load(), make(chan struct{})
+	b.mock.thinks.Store(&sampled)
 	resumed := stamp()
 	if err := s.do("POST", "/proxy/resume", nil, nil); err != nil {
 		return err
@@ -56,6 +57,8 @@ func (b *bench) hold(z size) error {
 	for b.mock.served.Load() < already+heldCalls && stamp()-resumed < int64(time.Minute) {
 		time.Sleep(5 * time.Millisecond)
 	}
+	b.mock.thinks.Store(nil)
+	close(sampled)
 	last := time.Duration(b.mock.arrived.Load() - resumed)
 	wg.Wait()
 	if err := errors.Join(errs[:8]...); err != nil {

@@ -16,7 +16,10 @@ type mock struct {
 	url    string
 	served atomic.Int64
 	// arrived is when the last call came, since start.
-	arrived     atomic.Int64
+	arrived atomic.Int64
+	// thinks, if not nil, is closed when calls may be answered: a model server takes
+	// seconds to sample an answer, and meanwhile none of the machine's cores.
+	thinks      atomic.Pointer[chan struct{}]
 	few, many   *responder
 	talks       conversations
 	streamFor   atomic.Int64 // nanoseconds: how long a stream lasts
@@ -45,25 +48,30 @@ func startMock() (*mock, error) {
 
 func (m *mock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	buf := bodies.Get().(*bytes.Buffer)
-	defer bodies.Put(buf)
 	buf.Reset()
-	if _, err := buf.ReadFrom(r.Body); err != nil {
+	_, err := buf.ReadFrom(r.Body)
+	size, streams := buf.Len(), bytes.Contains(buf.Bytes(), []byte(`"stream":true`))
+	seed, k, due := dueAnswer(buf.Bytes())
+	bodies.Put(buf)
+	if err != nil {
 		return
 	}
-	body := buf.Bytes()
 	n := m.served.Add(1)
 	m.arrived.Store(stamp())
-	if bytes.Contains(body, []byte(`"stream":true`)) {
+	if c := m.thinks.Load(); c != nil {
+		<-*c
+	}
+	if streams {
 		m.stream(w, r, n)
 		return
 	}
 	var data []byte
-	if seed, k, ok := dueAnswer(body); ok {
+	if due {
 		data = m.talks.of(seed).response(k)
-	} else if len(body) < 4000 {
-		data = m.few.response(n, len(body))
+	} else if size < 4000 {
+		data = m.few.response(n, size)
 	} else {
-		data = m.many.response(n, len(body))
+		data = m.many.response(n, size)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
