@@ -23,6 +23,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller/container"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -81,6 +82,7 @@ func usageErr(err error) error { return &exitError{exitUsage, err} }
 // command to stop cleanly; the second ends the process at once.
 func Main(p Process) int {
 	sandbox.Inner(append([]string{"fulgur"}, p.Args...))
+	container.Inner(append([]string{"fulgur"}, p.Args...))
 	a := &app{Process: p}
 	if p.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

@@ -27,6 +27,7 @@ type runnerKind struct {
 func runnerKinds() []runnerKind {
 	return []runnerKind{
 		{"local", checkCommand, newLocal},
+		{"container", checkContainer, newContainer},
 		{"kubernetes", checkKubernetes, newKubernetes},
 	}
 }

@@ -138,8 +138,8 @@ var (
 	optionText  = regexp.MustCompile(`(?i)unknown flag|unknown shorthand flag|invalid argument|flag needs an argument|invalid option`)
 )
 
-// classify reads a failure: the exit codes are docker's (125 the client or its
-// server, 126 and 127 the program), the texts Podman's and Docker's.
+// classify reads a failure: 127 is the program's by docker's custom, the texts are
+// Podman's and Docker's.
 func classify(err error) trouble {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -152,7 +152,7 @@ func classify(err error) trouble {
 		return troubleGone
 	case stateText.MatchString(f.text):
 		return troubleState
-	case f.code == 126 || f.code == 127 || programText.MatchString(f.text):
+	case f.code == 127 || programText.MatchString(f.text): // 126 also stands for what the runtime may not do
 		return troubleProgram
 	case imageText.MatchString(f.text):
 		return troubleImage

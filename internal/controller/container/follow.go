@@ -78,7 +78,7 @@ func (r *Runner) watch(x *box) *plan.Exit {
 func (r *Runner) attach(x *box, stdin bool) error {
 	args := []string{"attach", "--no-stdin", "--sig-proxy=false", x.name}
 	if stdin {
-		args = []string{"start", "--attach", "--interactive", "--sig-proxy=false", x.name}
+		args = []string{"start", "--attach", "--interactive", x.name}
 	}
 	cmd := r.client.command(r.life, args...)
 	var bad tail

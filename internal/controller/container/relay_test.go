@@ -201,7 +201,7 @@ func TestFailuresAreToldApart(t *testing.T) {
 		"crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied":                   troubleRuntime,
 		"Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?": troubleRuntime,
 	} {
-		if got := classify(&failure{125, text}); got != want {
+		if got := classify(&failure{126, text}); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
