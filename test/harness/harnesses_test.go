@@ -105,8 +105,8 @@ func (h *harness) try(t *testing.T, kind fulgur.EndpointKind, hold time.Duration
 	calls := g.calls(t, "task")
 	h.check(t, m, calls)
 	if kind == fulgur.EndpointTokens && h.aside == 0 {
-		if built := sample.Build("task", calls, sample.Options{}); len(built.Samples) != 1 {
-			t.Errorf("%d training samples: the conversation only grows, so want 1", len(built.Samples))
+		if built := sample.Build("task", calls, sample.Options{}); len(built.Sequences) != 1 {
+			t.Errorf("%d training samples: the conversation only grows, so want 1", len(built.Sequences))
 		}
 	}
 	if t.Failed() {
