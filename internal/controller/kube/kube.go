@@ -138,7 +138,7 @@ func (r *Runner) Start(_ context.Context, e controller.Execution) (controller.St
 	}
 	for _, m := range []map[plan.Key]*attempt{r.live, r.done} {
 		if a := m[e.Key]; a != nil {
-			return controller.Started{Handle: r.handleLocked(a), Running: a.phase == fulgur.PhaseRunning}, nil
+			return controller.Started{Handle: r.place(a), Running: a.phase == fulgur.PhaseRunning}, nil
 		}
 	}
 	name := jobName(r.scope, e.Key)
@@ -154,15 +154,18 @@ func (r *Runner) Start(_ context.Context, e controller.Execution) (controller.St
 	r.queue = append(r.queue, a)
 	r.begin("", "")
 	nudge(r.wake)
-	return controller.Started{Handle: r.handleLocked(a)}, nil
+	return controller.Started{Handle: r.place(a)}, nil
 }
 
-// handleLocked names a Job for people and for Adopt.
+// place names a Job that may still have to be made.
+func (r *Runner) place(a *attempt) string { return r.Namespace + "/" + a.name }
+
+// handleLocked names a Job that is there: one that Adopt does not find under it is gone.
 func (r *Runner) handleLocked(a *attempt) string {
 	if a.uid == "" {
-		return r.Namespace + "/" + a.name
+		return r.place(a)
 	}
-	return r.Namespace + "/" + a.name + "/" + a.uid
+	return r.place(a) + "/" + a.uid
 }
 
 // List implements controller.Runner.
