@@ -80,7 +80,7 @@ func controllersCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file")
 	cmd.Flags().StringVar(&o.saKey, "service-account-private-key-file", "", "signs tokens")
 	cmd.Flags().StringVar(&o.rootCA, "root-ca-file", "", "published to every namespace")
-	cmd.Flags().DurationVar(&o.nodeGrace, "node-monitor-grace-period", 8*time.Second, "how long a node may be silent")
+	cmd.Flags().DurationVar(&o.nodeGrace, "node-monitor-grace-period", 30*time.Second, "how long a node may be silent")
 	return cmd
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	vk "github.com/virtual-kubelet/virtual-kubelet/node"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/fulgur-rl/fulgur/test/kube/internal/image"
 )
@@ -103,12 +105,23 @@ func run(ctx context.Context, o options) error {
 		c.HTTPListenAddr, c.Handler, c.NumWorkers = fmt.Sprintf("127.0.0.1:%d", o.port), mux, 10
 		c.SkipDownwardAPIResolution = true       // environment is nearer to what a kubelet does
 		c.EventRecorder = &record.FakeRecorder{} // its two events a pod say nothing that a kubelet would
+		c.PodControllerConfigOpts = append(c.PodControllerConfigOpts, unhurried)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	return n.Run(ctx)
+}
+
+// unhurried takes the limit of ten pods a second away, which all queues have by
+// default: a kubelet has none.
+func unhurried(c *vk.PodControllerConfig) error {
+	limit := func() workqueue.TypedRateLimiter[any] {
+		return workqueue.NewTypedItemExponentialFailureRateLimiter[any](5*time.Millisecond, time.Second)
+	}
+	c.SyncPodsFromKubernetesRateLimiter, c.DeletePodsFromKubernetesRateLimiter, c.SyncPodStatusFromProviderRateLimiter = limit(), limit(), limit()
+	return nil
 }
 
 func describe(n *v1.Node, o options, limited bool) {
