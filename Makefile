@@ -81,6 +81,10 @@ test-browser: ## the report in headless Chromium (installs it from Debian where 
 test-postgres: ## the store's suite on PostgreSQL (installs it from Debian where it is missing, runs one of its own)
 	test/postgres/run.sh
 
+.PHONY: test-sandbox
+test-sandbox: ## agents in bubblewrap: probes that try to get out, limits, graders (installs it from Debian where it is missing)
+	test/sandbox/run.sh
+
 .PHONY: test-harness
 test-harness: ## real SDKs, harnesses and agentlightning against fulgur, in a namespace without a network (HARNESS=all: the heavy ones too)
 	test/harness/run.sh

@@ -1,11 +1,16 @@
 package local
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
@@ -17,12 +22,7 @@ import (
 // and one shared folder.
 func boxed(t testing.TB, o Options, shared string, l sandbox.Limits) Options {
 	t.Helper()
-	if _, err := exec.LookPath("bwrap"); err != nil {
-		if os.Getenv("FULGUR_TEST_SANDBOX") != "" {
-			t.Fatal("bubblewrap is not here, and the sandbox is what is to be tested")
-		}
-		t.Skip("bubblewrap is not here: make test-sandbox installs it and runs this")
-	}
+	needBwrap(t)
 	b, err := sandbox.New(sandbox.Options{View: sandbox.View{Write: []string{shared}}, Limits: l, Upstream: "http://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
@@ -105,4 +105,102 @@ func TestProgramThatTheSandboxDoesNotShowIsNotStarted(t *testing.T) {
 	if x := runnertest.Exit(t, r, "a"); x.Failure != plan.ReasonSpawn || !strings.Contains(x.Message, "runner.read") {
 		t.Errorf("exit %+v", x)
 	}
+}
+
+// boxedController runs an agent with a whole tree in a sandbox, until it is killed.
+func boxedController(dir string) {
+	b, err := sandbox.New(sandbox.Options{View: sandbox.View{Write: []string{dir}}, Upstream: "http://127.0.0.1:1"})
+	if err == nil {
+		var r *Processes
+		r, err = New(Options{Command: []string{os.Args[0]}, Dir: dir, Sandbox: b, Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}})
+		if err == nil {
+			_ = os.Unsetenv("FULGUR_TEST_BOXED")
+			_, err = r.Start(context.Background(), runnertest.Execution("a", "child "+dir+"/child; daemon "+dir+"/daemon; beat "+dir+"/pid.beat; pid "+dir+"/pid; hang"))
+			time.Sleep(time.Minute)
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func TestKilledControllerTakesTheSandboxWithIt(t *testing.T) {
+	needBwrap(t)
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "FULGUR_TEST_BOXED="+dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	files := []string{dir + "/pid", dir + "/child", dir + "/daemon"}
+	for _, f := range files {
+		runnertest.Pid(t, f)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	for _, f := range files {
+		size := func() int64 { st, _ := os.Stat(f + ".beat"); return st.Size() }
+		runnertest.Until(t, f+" is still", func() bool {
+			before := size()
+			time.Sleep(200 * time.Millisecond)
+			return size() == before
+		})
+	}
+}
+
+// An agent in its sandbox has no key, and its calls arrive with it, as process and
+// as worker.
+func TestSandboxedAgentCallsThroughTheRelay(t *testing.T) {
+	needBwrap(t)
+	seen := make(chan string, 8)
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.Header.Get("Authorization") + " " + r.URL.Path
+		_, _ = w.Write([]byte("{}"))
+	}))
+	t.Cleanup(up.Close)
+	for name, base := range map[string]func(*testing.T) Options{"process": options, "worker": workerOptions} {
+		t.Run(name, func(t *testing.T) {
+			o := base(t)
+			b, err := sandbox.New(sandbox.Options{Upstream: up.URL, Limits: sandbox.Limits{Processes: 300}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Sandbox, o.Dir, o.Logs = b, "", KeepAll
+			var r controller.Runner
+			if name == "worker" {
+				o.Workers = 1
+				r = workers(t, o)
+			} else {
+				r = processes(t, o)
+			}
+			for _, id := range []string{"a", "b"} { // one worker, two credentials
+				e := runnertest.Execution(id, "env OPENAI_API_KEY; env OPENAI_BASE_URL; call")
+				e.Env["OPENAI_BASE_URL"] = up.URL + "/proxy/rollout/" + id + "/attempt/0/mode/train/openai/v1"
+				runnertest.Start(t, r, e)
+				if x := runnertest.Exit(t, r, id); x.Code != 0 || x.Failure != "" {
+					t.Fatalf("exit %+v", x)
+				}
+				if got, want := <-seen, "Bearer secret-"+id+" /proxy/rollout/"+id+"/attempt/0/mode/train/openai/v1/chat/completions"; got != want {
+					t.Errorf("the gateway got %q, want %q", got, want)
+				}
+				text, err := os.ReadFile(filepath.Join(o.State, "logs", id+".0.log"))
+				if err != nil || !strings.Contains(string(text), "OPENAI_API_KEY="+sandbox.Placeholder+"\n") || !strings.Contains(string(text), "OPENAI_BASE_URL=http://127.0.0.1:") {
+					t.Errorf("its variables: %s, %v", text, err)
+				}
+			}
+		})
+	}
+}
+
+func needBwrap(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("bwrap"); err == nil {
+		return
+	}
+	if os.Getenv("FULGUR_TEST_SANDBOX") != "" {
+		t.Fatal("bubblewrap is not here, and the sandbox is what is to be tested")
+	}
+	t.Skip("bubblewrap is not here: make test-sandbox installs it and runs this")
 }

@@ -20,6 +20,9 @@ import (
 func TestMain(m *testing.M) {
 	sandbox.Inner(os.Args)
 	runnertest.Main()
+	if dir := os.Getenv("FULGUR_TEST_BOXED"); dir != "" {
+		boxedController(dir)
+	}
 	if db := os.Getenv("FULGUR_TEST_CONTROLLER"); db != "" {
 		controllerProcess(db)
 	}

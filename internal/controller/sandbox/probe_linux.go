@@ -392,7 +392,7 @@ func overLimit(name string) int {
 	defer fmt.Println("survived")
 	switch name {
 	case "limit/memory":
-		b := make([]byte, 4*scarce.Memory)
+		b := make([]byte, 2*scarce.Memory)
 		for i := 0; i < len(b); i += 4096 {
 			b[i] = 1
 		}
@@ -419,8 +419,9 @@ func overLimit(name string) int {
 	return 0
 }
 
-// scarce are limits that are quickly over.
-var scarce = Limits{Memory: 64 << 20, Processes: 24, File: 1 << 20, CPU: time.Second}
+// scarce are limits that are quickly over. (With less memory, where it is each
+// process's, no Go program starts.)
+var scarce = Limits{Memory: 256 << 20, Processes: 24, File: 1 << 20, CPU: time.Second}
 
 // limitProbes are the names that overLimit knows.
 var limitProbes = []string{"limit/memory", "limit/processes", "limit/file", "limit/cpu"}

@@ -141,6 +141,9 @@ func (r *Relay) serve(w http.ResponseWriter, req *http.Request, p Pass) {
 	if p.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+p.Key)
 	}
+	// An answer may begin before the request's end: without this the server first
+	// reads the rest of a body, which may wait for the answer.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	r.proxy.ServeHTTP(w, req)
 }
 
