@@ -72,7 +72,7 @@ func checkModel(r *runFile) error {
 // checkCommand says whether the agent's program is there, where that can be
 // known before agent.build has run.
 func checkCommand(r *runFile) error {
-	program := r.Agent.Command[0]
+	program := inDir(slices.Clone(r.Agent.Command[:1]), r.Dir)[0]
 	if len(r.Agent.Build) > 0 {
 		program = r.Agent.Build[0]
 	}
@@ -102,6 +102,10 @@ func checkScript(r *runFile) error {
 	c := r.Agent.Command
 	if len(c) < 2 || !slices.Contains(interpreters, filepath.Base(c[0])) || filepath.Ext(c[1]) == "" || c[1][0] == '-' || strings.Contains(c[1], "{run}") {
 		return nil
+	}
+	c = inDir(slices.Clone(c), r.Dir)
+	if r.Agent.Workspace && !filepath.IsAbs(c[1]) {
+		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("with agent.workspace each attempt starts in an empty folder, where %q is not: write {dir}/%s, {dir} is the run file's folder", c[1], c[1]), nil))
 	}
 	if _, err := os.Stat(r.resolve(c[1])); err != nil {
 		return usageErr(fulgur.E(fulgur.KindNotFound, "check the agent", fmt.Sprintf("the program %q of agent.command is not in %s, where agents are started", c[1], r.Dir), err))

@@ -48,6 +48,12 @@ func readData(r *runFile) (d dataSets, err error) {
 	validation, errs[1] = read(r.Data.Validation, nil, r.Validation.Problems)
 	test, errs[2] = read(r.Data.Test, nil, 0)
 	d.validation, d.test = validation.Rows, test.Rows
+	for _, set := range []struct {
+		path string
+		rows []data.Row
+	}{{r.Data.Train, d.train.Rows}, {r.Data.Validation, d.validation}, {r.Data.Test, d.test}} {
+		errs[2] = errors.Join(errs[2], checkInputs(r, set.path, set.rows))
+	}
 	return d, errors.Join(errs[:]...)
 }
 

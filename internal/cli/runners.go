@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -72,7 +73,7 @@ func newRunner(ctx context.Context, j controllerJob) (controller.Runner, error) 
 func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
 	f := j.file
 	o := local.Options{
-		Command: config.Expand(f.Agent.Command, string(j.dir)), Dir: f.Dir, State: j.dir.attempts(),
+		Command: inDir(config.Expand(f.Agent.Command, string(j.dir)), f.Dir), Dir: f.Dir, Workspace: f.Agent.Workspace, State: j.dir.attempts(),
 		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input),
 		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
 		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log, Hidden: hiddenOf(j),
@@ -87,6 +88,14 @@ func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
 		box.Close()
 	}
 	return r, err
+}
+
+// inDir replaces {dir} in a command by the run file's folder.
+func inDir(command []string, dir string) []string {
+	for i, a := range command {
+		command[i] = strings.ReplaceAll(a, "{dir}", dir)
+	}
+	return command
 }
 
 // newLocalOf makes the runner that agent.worker asks for.

@@ -58,8 +58,9 @@ func (c *checker) runner() {
 		"runner.read":         {"local"},
 		"runner.write":        {"local"},
 		"runner.hide":         {"local"},
+		"agent.workspace":     {"local"},
 	}
-	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox", "runner.read", "runner.write", "runner.hide"} {
+	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox", "runner.read", "runner.write", "runner.hide", "agent.workspace"} {
 		if !slices.Contains(only[key], r.Kind) {
 			c.noEffect(key, "with runner.kind: "+r.Kind)
 		}

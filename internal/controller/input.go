@@ -80,6 +80,13 @@ func inputPath(s string) (parts []string, ok bool) {
 	return strings.Split(rest, "."), true
 }
 
+// IsPath says whether a value of an environment map is a path into the input,
+// not a literal.
+func IsPath(value string) bool {
+	_, ok := inputPath(value)
+	return ok
+}
+
 // InputEnv fills an environment map (v1's env_map) from an input: a value that
 // is a path is looked up, strings as they are, all else as JSON; any other
 // value is passed as it is. A path that is not there is KindInvalid.
