@@ -270,7 +270,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 	s, err := openServer(ctx, serverOptions{
 		Store: "sqlite:" + j.dir.store(), Power: j.file.Durability == "power", Listen: j.file.Listen, Key: key,
 		Gateway:  gateway.Options{Run: opts.Run, Model: opts.Model},
-		Renderer: rend, Local: eng, ContextLength: info.ContextLength, Limits: modelLimits{Vocabulary: info.VocabSize}, History: j.file.History, Log: log,
+		Renderer: rend, Local: eng, ContextLength: info.ContextLength, Limits: modelLimits{Vocabulary: info.VocabSize}, History: j.file.History, RoutedExperts: j.file.Algorithm.Replay, Log: log,
 	})
 	if err != nil {
 		return trainer.Result{}, err
@@ -320,7 +320,7 @@ func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer
 		return trainer.Result{}, err
 	}
 	defer func() { err = errors.Join(err, l.close(context.WithoutCancel(ctx))) }()
-	opts.Engine = served{Engine: eng, url: l.url + "/v1", key: tokenKey}
+	opts.Engine = served{Freezer: eng, url: l.url + "/v1", key: tokenKey}
 	opts.Store, opts.Gate, opts.Observer = c, c, w.observe
 	if err := registerModels(ctx, c, opts, j.file.File); err != nil {
 		return trainer.Result{}, err
@@ -330,13 +330,13 @@ func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer
 
 // served is an engine whose tokens are had over HTTP.
 type served struct {
-	engine.Engine
+	engine.Freezer // a KL term needs it here as well
 	url, key string
 }
 
 // Publish returns the listener's address in place of the process's own.
 func (s served) Publish(ctx context.Context, v fulgur.PolicyVersion) ([]fulgur.Endpoint, error) {
-	list, err := s.Engine.Publish(ctx, v)
+	list, err := s.Freezer.Publish(ctx, v)
 	for i := range list {
 		list[i].URL, list[i].Key = s.url, s.key
 	}
