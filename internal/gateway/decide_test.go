@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -86,5 +87,14 @@ func TestMetricsAreShared(t *testing.T) {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
+	}
+}
+
+// qwen-code drops a request that has no status line after 120 s, and clients drop a
+// stream that is silent for 240 (harnesses.md 2 and 3).
+func TestDefaultsThatHarnessesStand(t *testing.T) {
+	o := Options{}.defaults()
+	if o.SpaceAfter > 100*time.Second || o.KeepAlive > 15*time.Second || o.HoldLimit < time.Minute {
+		t.Errorf("headers after %s, signs of life every %s, held at most %s", o.SpaceAfter, o.KeepAlive, o.HoldLimit)
 	}
 }
