@@ -85,6 +85,10 @@ test-postgres: ## the store's suite on PostgreSQL (installs it from Debian where
 test-sandbox: ## agents in bubblewrap: probes that try to get out, limits, graders (installs it from Debian where it is missing)
 	test/sandbox/run.sh
 
+.PHONY: test-container
+test-container: ## the container runner on Podman and on a Docker of its own (installs them from Debian where they are missing)
+	test/container/run.sh
+
 .PHONY: test-harness
 test-harness: ## real SDKs, harnesses and agentlightning against fulgur, in a namespace without a network (HARNESS=all: the heavy ones too)
 	test/harness/run.sh

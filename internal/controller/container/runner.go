@@ -395,6 +395,7 @@ func (r *Runner) Close() error {
 	}
 	clear(r.kept)
 	r.removeAll(names)
+	_ = os.Remove(r.doors()) // if it is empty
 	close(r.events)
 	return nil
 }
