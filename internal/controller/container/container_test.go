@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 		}
 	}
 	runnertest.Main()
+	if db := os.Getenv("FULGUR_TEST_CONTROLLER"); db != "" {
+		controllerProcess(db)
+	}
 	goleak.VerifyTestMain(m)
 }
 
