@@ -232,3 +232,10 @@ func counts(m map[string]int) string {
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// mostReward is the largest absolute reward: its square, and a group's sum of
+// squares, are still numbers in 32 bits. What is beyond is no reward but an
+// accident of a grader, and would make the advantages of its group infinite or 0.
+const mostReward = 1e18
+
+func usable(reward float64) bool { return finite(reward) && math.Abs(reward) <= mostReward }

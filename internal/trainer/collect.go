@@ -45,8 +45,9 @@ const (
 	maskInfrastructure = "infrastructure"
 	maskGrader         = "grader_failed"
 	maskNotFinite      = "reward_not_finite"
-	maskOutcome        = "outcome"  // the run masks this way to end
-	maskFiltered       = "filtered" // with its group; the filter's reason follows
+	maskRange          = "reward_out_of_range" // beyond mostReward
+	maskOutcome        = "outcome"             // the run masks this way to end
+	maskFiltered       = "filtered"            // with its group; the filter's reason follows
 )
 
 // spec is what creates the ask's rollout. Its seed is a function of the run's

@@ -2,7 +2,7 @@ package trainer
 
 import (
 	"context"
-	"math"
+	"fmt"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
@@ -126,8 +126,12 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 		}
 		line.Reward, line.Why = &v, why
 	}
-	if v := *line.Reward; math.IsNaN(v) || math.IsInf(v, 0) {
-		line.Reward, line.Masked = nil, maskNotFinite
+	switch v := *line.Reward; {
+	case !finite(v):
+		line.Reward, line.Masked, line.Why = nil, maskNotFinite, fmt.Sprintf("the reward is %g (%s)", v, line.Why)
+		return nil
+	case !usable(v):
+		line.Reward, line.Masked, line.Why = nil, maskRange, fmt.Sprintf("the reward %g is beyond ±%g (%s)", v, mostReward, line.Why)
 		return nil
 	}
 	if t.o.Grader == nil && r.Reward != nil || r.Reward != nil && *r.Reward == *line.Reward || r.LastAttempt == "" {

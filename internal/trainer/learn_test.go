@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -264,6 +265,27 @@ func TestRewardsThatAreNotFinite(t *testing.T) {
 	all[1].line.Masked, all[1].line.Reward = "", &one
 	if _, batches, err := b.batches(t.Context(), 1, all, &m); err != nil || len(batches[0].data)+len(batches[1].data) != 0 {
 		t.Errorf("two of four, with equal rewards: %v", err)
+	}
+}
+
+type given float64
+
+func (g given) Grade(json.RawMessage, []fulgur.Call) (float64, string, error) {
+	return float64(g), "given", nil
+}
+
+// What can't be compared with other rewards is left out, and says so.
+func TestRewardsBeyondAllMeasureAreLeftOut(t *testing.T) {
+	for value, masked := range map[given]string{given(math.NaN()): maskNotFinite, given(math.Inf(-1)): maskNotFinite, 1e308: maskRange, -1e19: maskRange, 1e18: "", -3: ""} {
+		line := RolloutLine{Class: fulgur.OutcomeOK}
+		tr := trainer{o: Options{Grader: value}}
+		tr.grade(&line, fulgur.Rollout{}, nil)
+		if line.Masked != masked || (line.Reward == nil) != (masked != "") || masked != "" && !strings.Contains(line.Why, "(given)") {
+			t.Errorf("%g: masked %q, reward %v, why %q", float64(value), line.Masked, line.Reward, line.Why)
+		}
+	}
+	if i, _ := callReward([]byte(`{"call":0,"value":1e308}`), []callAt{{id: "a", at: 1, n: 2}}); i >= 0 {
+		t.Error("a call's reward of 1e308 counts")
 	}
 }
 

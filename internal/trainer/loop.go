@@ -313,14 +313,14 @@ func (t *trainer) oneStep(ctx context.Context) error {
 	t.next = nil
 	rollouts := t.take(u)
 	if err := usableBatch(rollouts); err != nil {
-		return err
+		return t.stopped(err, rollouts)
 	}
 	t.timing.Rollout = t.o.Now().Sub(start)
 	t.updating = true
 	// An update that has begun is finished: it is short, and half of one can't be kept.
 	whole := context.WithoutCancel(ctx)
 	if err := t.step(whole, u, rollouts); err != nil {
-		return err
+		return t.stopped(err, rollouts)
 	}
 	t.flowed(u, rollouts)
 	if err := t.tell(whole, schedule.Updated{}); err != nil {
@@ -329,6 +329,24 @@ func (t *trainer) oneStep(ctx context.Context) error {
 	t.state.Cursor = t.sched.State()
 	t.updating = false
 	return nil
+}
+
+// stopped writes down what became of the rollouts of a step that stops the run:
+// who looks for the cause looks there. A resumed run cuts these lines off.
+func (t *trainer) stopped(cause error, rollouts []ended) error {
+	lines := slices.Clone(t.dropped)
+	for i := range rollouts {
+		lines = append(lines, rollouts[i].line)
+	}
+	all := make([]any, len(lines))
+	for i := range lines {
+		lines[i].Step = t.state.Cursor.Step + 1
+		all[i] = &lines[i]
+	}
+	if err := t.rollouts.Append(all...); err != nil {
+		return errors.Join(cause, err)
+	}
+	return cause
 }
 
 // settle writes out the finished step's metrics, and a checkpoint when it is time.

@@ -178,7 +178,7 @@ func callReward(data json.RawMessage, calls []callAt) (int, float64) {
 		Call  json.RawMessage `json:"call"`
 		Value *float64        `json:"value"`
 	}
-	if json.Unmarshal(data, &d) != nil || d.Value == nil || !finite(*d.Value) {
+	if json.Unmarshal(data, &d) != nil || d.Value == nil || !usable(*d.Value) {
 		return -1, 0
 	}
 	var index int

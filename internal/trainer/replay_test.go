@@ -2,6 +2,8 @@ package trainer
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -85,5 +87,39 @@ func TestReplayIsRefusedWhereNothingCanBeReplayed(t *testing.T) {
 	// No model server gave any: the step says why nothing trains.
 	if err := run(true); err == nil || !strings.Contains(err.Error(), "24 × "+sample.MissingExperts) {
 		t.Errorf("calls without experts: %v", err)
+	}
+}
+
+// A step that stops the run has its rollouts' lines in the file, with why; who
+// resumes gets rid of them.
+func TestAStepThatStopsTheRunLeavesItsLines(t *testing.T) {
+	dir := t.TempDir()
+	st, e := openStore(t, dir), newBigram(vocab)
+	o := options(dir, st, e)
+	o.Validation, o.Test, o.ValidateEvery, o.Steps = nil, nil, 0, 2
+	bad := true
+	a := &agents{st: st, gen: e, slots: 4, fail: func(fulgur.Rollout, fulgur.AttemptID) *fulgur.AttemptReport {
+		if !bad {
+			return nil
+		}
+		return &fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "spawn"}}
+	}}
+	lines := func() string {
+		raw, err := os.ReadFile(filepath.Join(dir, "rollouts.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	if _, err := train(t, t.Context(), o, a); err == nil || strings.Count(lines(), `"masked":"infrastructure"`) != 12 {
+		t.Fatalf("%v; lines:\n%s", err, lines())
+	}
+	bad, o.Resume, o.Engine = false, true, newBigram(vocab)
+	a.gen = o.Engine.(*bigram)
+	if _, err := train(t, t.Context(), o, a); err != nil {
+		t.Fatal(err)
+	}
+	if got := lines(); strings.Contains(got, "masked") || strings.Count(got, "\n") != 24 {
+		t.Errorf("lines after resuming:\n%s", got)
 	}
 }

@@ -133,7 +133,7 @@ func count(rollouts []ended, pass float64) counted {
 		case l.Class == fulgur.OutcomeInfrastructure || l.Masked == maskGrader:
 			c.infrastructure++
 		}
-		if l.Masked == maskNotFinite {
+		if l.Masked == maskNotFinite || l.Masked == maskRange {
 			c.notFinite++
 		}
 		if l.Why == whyNoReward {
@@ -181,7 +181,8 @@ func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *meas
 		t.warn(step, "agents", "%d of %d agents failed (%s): `fulgur rollouts show %s` says how", c.agent, rollouts, c.lines[i].Outcome, c.lines[i].ID)
 	}
 	if c.notFinite > 0 {
-		t.warn(step, "reward_not_finite", "%d rewards are no finite numbers; their rollouts were left out", c.notFinite)
+		i := slices.IndexFunc(c.lines, func(l RolloutLine) bool { return l.Masked == maskNotFinite || l.Masked == maskRange })
+		t.warn(step, "reward_not_finite", "%d rewards can't be used (NaN, infinite, or beyond ±%g); their rollouts were left out: `fulgur rollouts show %s`", c.notFinite, mostReward, c.lines[i].ID)
 	}
 	if c.silent > 0 {
 		i := slices.IndexFunc(c.lines, func(l RolloutLine) bool { return l.Why == whyNoReward })

@@ -42,13 +42,13 @@ func (t *trainer) batches(ctx context.Context, step int64, rollouts []ended, m *
 	o := &t.o.Objective
 	lost := 0
 	for i := range rollouts {
-		if rollouts[i].line.Masked == maskNotFinite {
+		if m := rollouts[i].line.Masked; m == maskNotFinite || m == maskRange {
 			lost++
 		}
 	}
 	if share := float64(lost) / float64(len(rollouts)); share > stopNotFinite {
 		return advantage.Result{}, nil, fulgur.E(fulgur.KindInvalid, fmt.Sprintf("train step %d", step), fmt.Sprintf(
-			"%d of %d rewards are NaN or infinite; the weights are as they were. Mend the grader, then `fulgur resume %s`", lost, len(rollouts), t.o.Dir), nil)
+			"%d of %d rewards can't be used (NaN, infinite, or beyond ±%g); the weights are as they were. Mend the grader, then `fulgur resume %s`", lost, len(rollouts), mostReward, t.o.Dir), nil)
 	}
 	staleness(rollouts, t.state.Version, m.values)
 	if o.CallRewards {
