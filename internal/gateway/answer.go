@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
@@ -11,12 +12,13 @@ import (
 )
 
 // answer writes one call's answer. Signs of life come from a timer, so all
-// writing is under one lock; every field but the first four is guarded by it.
+// writing is under one lock; every field below it is guarded by it.
 type answer struct {
 	w   http.ResponseWriter
 	rc  *http.ResponseController
 	o   *Options
 	out dialect.Stream // nil: unstreamed
+	cut atomic.Bool    // the deadline of writes has been taken back
 
 	mu      sync.Mutex
 	buf     []byte
@@ -25,6 +27,7 @@ type answer struct {
 	err     error // the client can't be written to
 	born    time.Time
 	last    time.Time // of the last byte
+	until   time.Time // the deadline of writes; zero: none is set
 	held    bool      // waiting for a pause to end
 	timer   *time.Timer
 }
@@ -105,13 +108,22 @@ func (a *answer) writeLocked(b []byte) {
 		}
 		a.w.WriteHeader(http.StatusOK)
 	}
-	_ = a.rc.SetWriteDeadline(time.Now().Add(a.o.WriteTimeout)) // a recorder in tests has none
+	a.limitLocked()
 	if _, err := a.w.Write(b); err != nil {
 		a.err = err
 		return
 	}
 	a.err = a.rc.Flush()
+}
+
+// limitLocked gives a write its deadline, and notes the time. A stream's pieces share
+// deadlines, for to set one takes as long as to write a piece.
+func (a *answer) limitLocked() {
 	a.last = time.Now()
+	if t := a.o.WriteTimeout; a.until.Sub(a.last) < t-t/8 || a.cut.Swap(false) {
+		a.until = a.last.Add(t)
+		_ = a.rc.SetWriteDeadline(a.until) // a recorder in tests has none
+	}
 }
 
 // delta passes a piece on; its error says that the client is gone.
@@ -124,7 +136,10 @@ func (a *answer) delta(d call.Delta) error {
 }
 
 // unblock ends a write that waits for a client that does not read.
-func (a *answer) unblock() { _ = a.rc.SetWriteDeadline(time.Unix(1, 0)) }
+func (a *answer) unblock() {
+	a.cut.Store(true)
+	_ = a.rc.SetWriteDeadline(time.Unix(1, 0))
+}
 
 // isStarted says whether the status can no longer be chosen.
 func (a *answer) isStarted() bool {
@@ -157,7 +172,7 @@ func (a *answer) whole(status int, contentType string, body []byte) error {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 		a.w.WriteHeader(status)
 	}
-	_ = a.rc.SetWriteDeadline(time.Now().Add(a.o.WriteTimeout))
+	a.limitLocked()
 	if _, a.err = a.w.Write(body); a.err == nil {
 		a.err = a.rc.Flush()
 	}

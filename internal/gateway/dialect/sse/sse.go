@@ -46,7 +46,7 @@ func (p *Parser) Feed(chunk []byte, emit func(Event) error) error {
 				continue
 			}
 		}
-		i := bytes.IndexAny(chunk, "\r\n")
+		i := lineEnd(chunk)
 		if i < 0 {
 			p.line = append(p.line, chunk...)
 			if len(p.line)+p.size > limit {
@@ -71,6 +71,18 @@ func (p *Parser) Feed(chunk []byte, emit func(Event) error) error {
 		}
 	}
 	return nil
+}
+
+// lineEnd is where the first CR or LF is, -1 if there is none.
+func lineEnd(b []byte) int {
+	n := bytes.IndexByte(b, '\n')
+	if n >= 0 {
+		b = b[:n]
+	}
+	if r := bytes.IndexByte(b, '\r'); r >= 0 {
+		return r
+	}
+	return n
 }
 
 // take reads one whole line.
@@ -111,7 +123,7 @@ func Append(dst []byte, name string, data []byte) []byte {
 		dst = append(dst, '\n')
 	}
 	for {
-		i := bytes.IndexAny(data, "\r\n")
+		i := lineEnd(data)
 		dst = append(dst, "data: "...)
 		if i < 0 {
 			dst = append(dst, data...)

@@ -144,8 +144,8 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 	x.res.Fault = ""
 	tryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(limit, func() { cancel(errSilent) })
-	defer watch.Stop()
+	watch := watchSilence(limit, func() { cancel(errSilent) })
+	defer watch.stop()
 	resp, err := x.post(tryCtx)
 	if err != nil {
 		return true, 0, x.failure(ctx, tryCtx, err)
@@ -157,7 +157,7 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 	}
 	ctype := resp.Header.Get("Content-Type")
 	if x.emit != nil && resp.StatusCode < 300 && strings.HasPrefix(ctype, "text/event-stream") {
-		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.Reset(x.s.retry.Try) })
+		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.heard(x.s.retry.Try) })
 		return again, 0, err
 	}
 	raw, err := readAll(resp)

@@ -75,6 +75,11 @@ type accumulator struct {
 	reply fulgur.Message
 	seen  bool
 	logs  bool // log probs were there
+
+	// What grows by pieces, until the end: the reply's content, its reasoning, and the
+	// arguments of its tool calls.
+	text, mind []byte
+	arguments  [][]byte
 }
 
 func newAccumulator(res *call.Result, o *call.Order) *accumulator {
@@ -107,8 +112,13 @@ func (a *accumulator) choice(c *chatwire.Choice, whole bool) {
 	if c.Stopped != "" {
 		a.res.Stopped = c.Stopped
 	}
-	a.reply.Content += c.Text
-	a.reply.Reasoning += c.Reasoning
+	if whole {
+		a.reply.Content += c.Text
+		a.reply.Reasoning += c.Reasoning
+	} else {
+		a.text = append(a.text, c.Text...)
+		a.mind = append(a.mind, c.Reasoning...)
+	}
 	for i, t := range c.ToolCalls {
 		at := t.Index
 		if whole { // no index there
@@ -125,11 +135,24 @@ func (a *accumulator) choice(c *chatwire.Choice, whole bool) {
 			k.ID = t.ID
 		}
 		k.Name += t.Function.Name
-		k.Arguments += t.Function.Arguments
+		if whole {
+			k.Arguments += t.Function.Arguments
+			continue
+		}
+		for len(a.arguments) <= at {
+			a.arguments = append(a.arguments, nil)
+		}
+		a.arguments[at] = append(a.arguments[at], t.Function.Arguments...)
 	}
 }
 
 func (a *accumulator) end() {
+	a.reply.Content += string(a.text)
+	a.reply.Reasoning += string(a.mind)
+	for i := range a.arguments {
+		a.reply.ToolCalls[i].Arguments += string(a.arguments[i])
+	}
+	a.text, a.mind, a.arguments = nil, nil, nil
 	if a.seen {
 		reply := a.reply // a copy: the reply is kept for long, and must not keep request and answer with it
 		a.res.Reply = &reply

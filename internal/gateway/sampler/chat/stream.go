@@ -1,7 +1,6 @@
 package chat
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +19,9 @@ var (
 	errTooLong      = errors.New("upstream's stream is longer than is taken")
 	errUpstreamSaid = errors.New("upstream's stream carries an error")
 )
+
+// maxRead is the most that is read of a stream at once.
+const maxRead = 32 << 10
 
 // streamed reads a streamed answer, and names its failure. again: nothing of it
 // has been passed on.
@@ -43,7 +45,7 @@ func (x *exchange) stream(resp *http.Response, alive func()) (began bool, err er
 	res.Status, res.ContentType, res.Wire, res.Experts = resp.StatusCode, "", x.wire, nil
 	t := &tee{acc: newAccumulator(res, x.o), res: res, emit: x.emit, wire: x.wire}
 	var parser sse.Parser
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, 4<<10) // a stream keeps it: most events are short
 	for total := 0; !t.done; {
 		n, rerr := resp.Body.Read(buf)
 		alive()
@@ -54,6 +56,9 @@ func (x *exchange) stream(resp *http.Response, alive func()) (began bool, err er
 		if err := parser.Feed(buf[:n], t.event); err != nil {
 			t.acc.end()
 			return t.began, err
+		}
+		if n == len(buf) && n < maxRead {
+			buf = make([]byte, 2*n)
 		}
 		if rerr == io.EOF && !t.done {
 			if res.Finish == "" {
@@ -93,7 +98,7 @@ func (t *tee) event(ev sse.Event) error {
 		t.done = true
 		return nil
 	}
-	a, ok := chatwire.Take(bytes.Clone(ev.Data), t.acc.o.LogProbs)
+	a, ok := chatwire.Take(ev.Data, t.acc.o.LogProbs) // the data is ours to keep
 	if !ok {
 		return fmt.Errorf("%w: an event that is not JSON", errUpstreamSaid)
 	}

@@ -1,105 +1,119 @@
 package chat
 
 import (
-	"encoding/json"
+	"strconv"
 
 	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
 )
 
-// The unstreamed forms of answers, as they are put on record for streamed ones.
-type (
-	wholeAnswer struct {
-		ID        string         `json:"id"`
-		Object    string         `json:"object"`
-		Created   int64          `json:"created"`
-		Model     string         `json:"model"`
-		Choices   [1]any         `json:"choices"` // wholeChat or wholeText
-		Usage     map[string]int `json:"usage,omitempty"`
-		PromptIDs []int32        `json:"prompt_token_ids,omitempty"` // of chat completions
-	}
-	wholeChat struct {
-		Index    int           `json:"index"`
-		Message  wholeMessage  `json:"message"`
-		LogProbs *chatLogProbs `json:"logprobs"`
-		Finish   string        `json:"finish_reason"`
-		TokenIDs []int32       `json:"token_ids,omitempty"`
-	}
-	wholeText struct {
-		Index     int           `json:"index"`
-		Text      string        `json:"text"`
-		LogProbs  *textLogProbs `json:"logprobs"`
-		Finish    string        `json:"finish_reason"`
-		TokenIDs  []int32       `json:"token_ids,omitempty"`
-		PromptIDs []int32       `json:"prompt_token_ids,omitempty"`
-	}
-	wholeMessage struct {
-		Role      string          `json:"role"`
-		Content   *string         `json:"content"`
-		Reasoning string          `json:"reasoning_content,omitempty"`
-		ToolCalls []wholeToolCall `json:"tool_calls,omitempty"`
-	}
-	wholeToolCall struct {
-		ID       string        `json:"id"`
-		Type     string        `json:"type"`
-		Function wholeFunction `json:"function"`
-	}
-	wholeFunction struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
-	}
-	chatLogProbs struct {
-		Content []chatLogProb `json:"content"`
-	}
-	chatLogProb struct {
-		LogProb json.RawMessage `json:"logprob"`
-	}
-	textLogProbs struct {
-		TokenLogProbs []json.RawMessage `json:"token_logprobs"`
-	}
-)
-
-// whole writes the streamed answer as an unstreamed one, for the record.
+// whole writes the streamed answer as an unstreamed one, for the record. By hand: many
+// streams end together, while others wait for their next token.
 func (t *tee) whole() []byte {
-	r := t.res
-	out := wholeAnswer{ID: t.head.ID, Created: t.head.Created, Model: t.head.Model}
-	probs := make([]json.RawMessage, len(r.LogProbs))
-	for i, p := range r.LogProbs {
-		probs[i] = chatwire.AppendFloat32(nil, p)
+	r, reply := t.res, &t.acc.reply
+	b := make([]byte, 0, 512+len(reply.Content)*9/8+len(reply.Reasoning)*9/8+7*len(r.PromptIDs)+7*len(r.SampledIDs)+26*len(r.LogProbs))
+	object := "chat.completion"
+	if t.wire == WireText {
+		object = "text_completion"
+	}
+	b = append(b, `{"id":`...)
+	b = chatwire.AppendString(b, t.head.ID)
+	b = append(append(append(b, `,"object":"`...), object...), `","created":`...)
+	b = strconv.AppendInt(b, t.head.Created, 10)
+	b = append(b, `,"model":`...)
+	b = chatwire.AppendString(b, t.head.Model)
+	b = append(b, `,"choices":[{"index":0,`...)
+	if t.wire == WireText {
+		b = append(b, `"text":`...)
+		b = chatwire.AppendString(b, reply.Content)
+	} else {
+		b = t.appendMessage(b)
+	}
+	b = append(b, `,"logprobs":`...)
+	b = t.appendLogProbs(b)
+	b = append(b, `,"finish_reason":`...)
+	b = chatwire.AppendString(b, r.Finish)
+	if len(r.SampledIDs) > 0 {
+		b = append(b, `,"token_ids":`...)
+		b = chatwire.AppendIDs(b, r.SampledIDs)
+	}
+	prompt := func() {
+		if len(r.PromptIDs) > 0 {
+			b = append(b, `,"prompt_token_ids":`...)
+			b = chatwire.AppendIDs(b, r.PromptIDs)
+		}
 	}
 	if t.wire == WireText {
-		c := wholeText{Text: t.acc.reply.Content, Finish: r.Finish, TokenIDs: r.SampledIDs, PromptIDs: r.PromptIDs}
-		if t.acc.logs {
-			c.LogProbs = &textLogProbs{probs}
-		}
-		out.Object, out.Choices[0] = "text_completion", c
-	} else {
-		c := wholeChat{Message: t.message(), Finish: r.Finish, TokenIDs: r.SampledIDs}
-		if t.acc.logs {
-			c.LogProbs = &chatLogProbs{}
-			for _, p := range probs {
-				c.LogProbs.Content = append(c.LogProbs.Content, chatLogProb{p})
-			}
-		}
-		out.Object, out.Choices[0], out.PromptIDs = "chat.completion", c, r.PromptIDs
+		prompt()
 	}
+	b = append(b, "}]"...)
 	if u := r.Usage; u != nil {
-		out.Usage = map[string]int{"prompt_tokens": u.PromptTokens, "completion_tokens": u.CompletionTokens, "total_tokens": u.PromptTokens + u.CompletionTokens}
+		b = append(b, `,"usage":{"prompt_tokens":`...)
+		b = strconv.AppendInt(b, int64(u.PromptTokens), 10)
+		b = append(b, `,"completion_tokens":`...)
+		b = strconv.AppendInt(b, int64(u.CompletionTokens), 10)
+		b = append(b, `,"total_tokens":`...)
+		b = strconv.AppendInt(b, int64(u.PromptTokens+u.CompletionTokens), 10)
+		b = append(b, '}')
 	}
-	b, err := json.Marshal(out)
-	if err != nil {
-		return nil // strings and finite numbers only: can't happen
+	if t.wire != WireText {
+		prompt()
 	}
-	return b
+	return append(b, '}')
 }
 
-func (t *tee) message() wholeMessage {
+func (t *tee) appendMessage(b []byte) []byte {
 	reply := &t.acc.reply
-	m := wholeMessage{Role: "assistant", Reasoning: reply.Reasoning}
-	if reply.Content != "" || len(reply.ToolCalls) == 0 {
-		m.Content = &reply.Content
+	b = append(b, `"message":{"role":"assistant","content":`...)
+	if reply.Content == "" && len(reply.ToolCalls) > 0 {
+		b = append(b, "null"...)
+	} else {
+		b = chatwire.AppendString(b, reply.Content)
 	}
-	for _, c := range reply.ToolCalls {
-		m.ToolCalls = append(m.ToolCalls, wholeToolCall{c.ID, "function", wholeFunction{c.Name, c.Arguments}})
+	if reply.Reasoning != "" {
+		b = append(b, `,"reasoning_content":`...)
+		b = chatwire.AppendString(b, reply.Reasoning)
 	}
-	return m
+	for i, c := range reply.ToolCalls {
+		if i == 0 {
+			b = append(b, `,"tool_calls":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		b = append(b, `{"id":`...)
+		b = chatwire.AppendString(b, c.ID)
+		b = append(b, `,"type":"function","function":{"name":`...)
+		b = chatwire.AppendString(b, c.Name)
+		b = append(b, `,"arguments":`...)
+		b = chatwire.AppendString(b, c.Arguments)
+		b = append(b, "}}"...)
+		if i == len(reply.ToolCalls)-1 {
+			b = append(b, ']')
+		}
+	}
+	return append(b, '}')
+}
+
+// appendLogProbs has of a chat's tokens the log prob alone.
+func (t *tee) appendLogProbs(b []byte) []byte {
+	if !t.acc.logs {
+		return append(b, "null"...)
+	}
+	front, back := `{"content":[`, "]}"
+	if t.wire == WireText {
+		front = `{"token_logprobs":[`
+	}
+	b = append(b, front...)
+	for i, p := range t.res.LogProbs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if t.wire == WireText {
+			b = chatwire.AppendFloat32(b, p)
+			continue
+		}
+		b = append(b, `{"logprob":`...)
+		b = chatwire.AppendFloat32(b, p)
+		b = append(b, '}')
+	}
+	return append(b, back...)
 }
