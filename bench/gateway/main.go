@@ -24,6 +24,7 @@ type bench struct {
 	alone                    bool   // only fulgur: to look into one figure
 	dir                      string // of the servers' files; removed at the end
 	levels                   string // of part calls: "small:16,agent:256"
+	streamCount              int    // of part streams; 0: as many as a Go proxy holds
 	profiles                 string // folder for CPU profiles of fulgur serve; "": none
 	mock                     *mock
 	report                   report
@@ -43,6 +44,7 @@ func main() {
 	flag.StringVar(&b.profiles, "profiles", "", "folder for CPU profiles of fulgur serve, one for each part")
 	flag.BoolVar(&b.alone, "alone", false, "measure fulgur serve alone, to profile it")
 	flag.StringVar(&b.levels, "levels", "small:16,small:256,small:1000,agent:16,agent:256,agent:1000", "sizes and callers of part calls")
+	flag.IntVar(&b.streamCount, "streams", 0, "number of streams of part streams; 0: the most at which a plain Go proxy keeps its p99 under 15 ms")
 	parts := flag.String("parts", "calls,histories,streams,rollouts,holds", "which parts to run")
 	flag.Parse()
 	if err := b.run(strings.Split(*parts, ",")); err != nil {
