@@ -43,7 +43,7 @@ func follow(t config.Then) fulgur.Follow {
 // may follow, and those that an agent can bring about.
 func reasonNames() (all, retried, steered []string) {
 	for _, r := range plan.Reasons() {
-		if r.Name == plan.ReasonEnded || r.Name == plan.ReasonShutdown {
+		if r.Name == plan.ReasonEnded || r.Name == plan.ReasonShutdown || r.Name == plan.ReasonOrphaned {
 			continue // nothing follows from them
 		}
 		all = append(all, r.Name)

@@ -45,6 +45,7 @@ type (
 	Leases interface {
 		AcquireLease(ctx context.Context, run fulgur.RunID, name, holder string, ttl time.Duration) (fulgur.Lease, error)
 		ReleaseLease(ctx context.Context, run fulgur.RunID, name, holder string) error
+		Lease(ctx context.Context, run fulgur.RunID, name string) (fulgur.Lease, error)
 	}
 	// Store is all of them.
 	Store interface {
@@ -80,7 +81,10 @@ type Options struct {
 	// process dies meanwhile is found by its calls and its mark (recover, Adopt),
 	// and its attempt is begun anew. 0: 2 s; negative: it is told at once.
 	RunWindow time.Duration
-	Log       *slog.Logger // nil: nothing is logged
+	// Orphaned is how long a run's trainer may be gone, after it had the run's
+	// lease, until its agents are ended and no more are started. 0: a minute.
+	Orphaned time.Duration
+	Log      *slog.Logger // nil: nothing is logged
 }
 
 // Controller runs the agents of one run. Several may exist; the one that holds
@@ -105,6 +109,7 @@ type Controller struct {
 	starts   []time.Time                     // of late
 	pace     plan.Pace
 	seat     *seat // in the pool; nil: there is none
+	orphaned bool  // the run's trainer is gone
 }
 
 // New checks the options and makes a controller. gate may be nil: then no call
@@ -134,6 +139,9 @@ func New(o Options, s Store, gate Gateway, r Runner) (*Controller, error) {
 	}
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = 5 * time.Second
+	}
+	if o.Orphaned == 0 {
+		o.Orphaned = time.Minute
 	}
 	if o.Grace == 0 {
 		o.Grace = 10 * time.Second
@@ -196,7 +204,7 @@ func (c *Controller) lead(ctx context.Context) error {
 	c.inbox = make(chan func(), 256)
 	c.queue, c.slots, c.byID = plan.NewQueue(), nil, map[fulgur.RolloutID]*execution{}
 	c.openings, c.starts = map[fulgur.RolloutID]*opening{}, nil
-	c.pace = plan.Pace{PerMinute: c.o.Limits.Rate}
+	c.pace, c.orphaned = plan.Pace{PerMinute: c.o.Limits.Rate}, false
 	c.mute.Store(false)
 	c.ends.setIdle(true)
 	c.seat = c.o.Pool.join(c.o.Weight)
@@ -208,6 +216,7 @@ func (c *Controller) lead(ctx context.Context) error {
 	if err == nil {
 		w := &watcher{c: c}
 		side.Go(func() { w.run(leading) })
+		side.Go(func() { c.watchTrainer(leading) })
 		err = c.loop(leading, reporting)
 	}
 	lost(nil)
@@ -354,7 +363,7 @@ func (c *Controller) wind(cut context.CancelFunc) {
 
 // world is what the plan looks at.
 func (c *Controller) world(now time.Time) plan.World {
-	w := plan.World{Now: now, Limits: c.o.Limits, Pace: c.pace, Queue: c.queue, Executions: make([]plan.Execution, len(c.slots))}
+	w := plan.World{Now: now, Limits: c.o.Limits, Pace: c.pace, Orphaned: c.orphaned, Queue: c.queue, Executions: make([]plan.Execution, len(c.slots))}
 	for i, e := range c.slots {
 		w.Executions[i] = e.Execution
 	}

@@ -47,6 +47,8 @@ type setup struct {
 	holder  string
 	wrap    func(*store.Store) controller.Store
 	workers int
+
+	orphaned time.Duration
 }
 
 func open(t *testing.T) *house {
@@ -93,7 +95,7 @@ func (h *house) start(s setup) *house {
 	if s.wrap != nil {
 		st = s.wrap(h.store)
 	}
-	h.ctrl, err = controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Model: "m", Holder: s.holder, Limits: s.limits, LeaseTTL: 500 * time.Millisecond}, st, h.model, r)
+	h.ctrl, err = controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Model: "m", Holder: s.holder, Limits: s.limits, LeaseTTL: 500 * time.Millisecond, Orphaned: s.orphaned}, st, h.model, r)
 	if err != nil {
 		h.t.Fatal(err)
 	}

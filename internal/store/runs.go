@@ -99,6 +99,18 @@ func (s *Store) ReleaseLease(ctx context.Context, run fulgur.RunID, name, holder
 	})
 }
 
+// Lease returns a lease as it was acquired or renewed last; it may have ended.
+// KindNotFound: nobody had it, or it was released.
+func (s *Store) Lease(_ context.Context, run fulgur.RunID, name string) (fulgur.Lease, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	l := s.live.leases[leaseKey{run, name}]
+	if l.Holder == "" {
+		return l, fulgur.E(fulgur.KindNotFound, "read lease", "nobody has the lease "+name+" of run "+string(run), nil)
+	}
+	return l, nil
+}
+
 // Leases returns all leases that have not ended, in no order.
 func (s *Store) Leases(context.Context) ([]fulgur.Lease, error) {
 	s.mu.RLock()

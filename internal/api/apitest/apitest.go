@@ -18,6 +18,7 @@ type API interface {
 	Run(ctx context.Context, id fulgur.RunID) (fulgur.Run, error)
 	Runs(ctx context.Context) ([]fulgur.Run, error)
 	AcquireLease(ctx context.Context, run fulgur.RunID, name, holder string, ttl time.Duration) (fulgur.Lease, error)
+	Lease(ctx context.Context, run fulgur.RunID, name string) (fulgur.Lease, error)
 	ReleaseLease(ctx context.Context, run fulgur.RunID, name, holder string) error
 	PutEndpoints(ctx context.Context, run fulgur.RunID, model string, eps []fulgur.Endpoint) error
 	Endpoints(ctx context.Context, run fulgur.RunID, model string) ([]fulgur.Endpoint, error)

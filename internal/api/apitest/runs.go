@@ -38,7 +38,11 @@ func testLeases(t *testing.T, s Subject) {
 	noError(t, s.API.ReleaseLease(ctx, fulgur.DefaultRun, "trainer", "b")) // not b's: nothing happens
 	_, err = s.API.AcquireLease(ctx, fulgur.DefaultRun, "trainer", "b", time.Hour)
 	wantKind(t, err, fulgur.KindConflict)
+	l = must(s.API.AcquireLease(ctx, fulgur.DefaultRun, "trainer", "a", time.Hour))(t)
+	equal(t, "read", must(s.API.Lease(ctx, fulgur.DefaultRun, "trainer"))(t).Expires.Equal(l.Expires), true)
 	noError(t, s.API.ReleaseLease(ctx, fulgur.DefaultRun, "trainer", "a"))
+	_, err = s.API.Lease(ctx, fulgur.DefaultRun, "trainer")
+	wantKind(t, err, fulgur.KindNotFound)
 	must(s.API.AcquireLease(ctx, fulgur.DefaultRun, "trainer", "b", time.Nanosecond))(t) // ended by itself when the next one asks
 	must(s.API.AcquireLease(ctx, fulgur.DefaultRun, "trainer", "c", time.Hour))(t)
 	_, err = s.API.AcquireLease(ctx, "nowhere", "trainer", "c", time.Hour)

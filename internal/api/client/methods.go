@@ -42,6 +42,11 @@ func (c *Client) AcquireLease(ctx context.Context, run fulgur.RunID, name, holde
 	return send[fulgur.Lease](ctx, c, "acquire lease", "PUT", escape(escape("/runs", run)+"/leases", name), api.LeaseBody{Holder: holder, TTL: ttl})
 }
 
+// Lease is store.Store's.
+func (c *Client) Lease(ctx context.Context, run fulgur.RunID, name string) (fulgur.Lease, error) {
+	return get[fulgur.Lease](ctx, c, "read lease", escape(escape("/runs", run)+"/leases", name), nil)
+}
+
 func (c *Client) ReleaseLease(ctx context.Context, run fulgur.RunID, name, holder string) error {
 	return c.do(ctx, request{op: "release lease", method: "DELETE", path: escape(escape("/runs", run)+"/leases", name), query: url.Values{"holder": {holder}}}, nil)
 }

@@ -109,6 +109,9 @@ func (s *server) runRoutes() {
 	}) (fulgur.Lease, error) {
 		return s.Store.AcquireLease(ctx, in.Run, in.Name, in.Body.Holder, in.Body.TTL)
 	})
+	register(s, op("GET", "/runs/{run}/leases/{name}", "A lease as it was renewed last; it may have ended. 404 where nobody has it"), func(ctx context.Context, in *LeaseIn) (fulgur.Lease, error) {
+		return s.Store.Lease(ctx, in.Run, in.Name)
+	})
 	register(s, op("DELETE", "/runs/{run}/leases/{name}", "Release the holder's lease"), func(ctx context.Context, in *struct {
 		LeaseIn
 		Holder string `query:"holder" required:"true"`

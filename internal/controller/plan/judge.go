@@ -99,6 +99,8 @@ func Judge(f Facts) Verdict {
 		v := end(fulgur.OutcomeInfrastructure, f.Stopped, "the controller was stopped; its next start goes on with a new attempt")
 		v.Retry = true
 		return v
+	case ReasonOrphaned:
+		return end(fulgur.OutcomeInfrastructure, f.Stopped, "the run's trainer is gone: its agents were ended; `fulgur resume` goes on with the run")
 	case ReasonEnded:
 		return end(fulgur.OutcomeInfrastructure, f.Stopped, "the rollout was ended or deleted while its agent ran; its processes were killed")
 	}

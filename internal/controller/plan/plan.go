@@ -59,6 +59,7 @@ type World struct {
 	Now        time.Time
 	Limits     Limits
 	Pace       Pace        // of its starts
+	Orphaned   bool        // the run's trainer is gone: nothing is started, and what runs is ended
 	Executions []Execution // oldest first
 	Queue      *Queue      // only looked at
 }
@@ -93,6 +94,7 @@ type Action struct {
 const (
 	ReasonEnded        = "ended"         // its rollout ended or was deleted
 	ReasonShutdown     = "shutdown"      // the controller stops
+	ReasonOrphaned     = "orphaned"      // its run's trainer is gone
 	ReasonTimeout      = "timeout"       // active time over Limits.Total or the rollout's own
 	ReasonIdle         = "idle"          // no call and no event for Limits.Idle
 	ReasonStartTimeout = "start_timeout" // not running after Limits.Start
@@ -117,6 +119,10 @@ func Next(w World) (actions []Action, wake time.Time) {
 		if e.Stopping {
 			continue
 		}
+		if w.Orphaned && e.Unwanted == "" {
+			actions = append(actions, Action{Kind: Stop, Key: e.Key, Reason: ReasonOrphaned})
+			continue
+		}
 		if e.Unwanted != "" {
 			actions = append(actions, Action{Kind: Stop, Key: e.Key, Reason: e.Unwanted})
 			continue
@@ -138,7 +144,7 @@ func Next(w World) (actions []Action, wake time.Time) {
 	if w.Limits.Starting > 0 {
 		free = min(free, w.Limits.Starting-starting)
 	}
-	if w.Queue == nil {
+	if w.Queue == nil || w.Orphaned {
 		return actions, wake
 	}
 	items, next := w.Queue.Peek(w.Now, max(free, 0))

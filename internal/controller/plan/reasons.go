@@ -84,6 +84,7 @@ func Reasons() []Reason {
 		{ReasonUpstream, infra, CauseTransient, "it ended after the model server, or the gateway, had failed its last call"},
 		{ReasonLost, infra, CauseTransient, "its controller died"},
 		{ReasonShutdown, infra, CauseTransient, "its controller was stopped"},
+		{ReasonOrphaned, infra, CausePermanent, "its run's trainer had been gone for a minute"},
 		{ReasonUnknown, infra, CausePermanent, "it has ended, and nobody knows how"},
 		{ReasonEnded, infra, CausePermanent, "its rollout was ended or deleted"},
 	}
