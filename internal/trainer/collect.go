@@ -363,8 +363,8 @@ func (t *trainer) end(ctx context.Context, id fulgur.RolloutID, reason, message 
 	return err
 }
 
-// supersedeOpen ends what an earlier process left running.
-func (t *trainer) supersedeOpen(ctx context.Context) error {
+// cutOff ends all rollouts of the run that have not ended.
+func (t *trainer) cutOff(ctx context.Context, reason, message string) error {
 	q := fulgur.RolloutQuery{Run: t.o.Run, States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}}
 	for {
 		page, err := again(ctx, func() ([]fulgur.Rollout, error) { return t.o.Store.Rollouts(ctx, q) })
@@ -372,7 +372,7 @@ func (t *trainer) supersedeOpen(ctx context.Context) error {
 			return err
 		}
 		for _, r := range page {
-			if err := t.end(ctx, r.ID, "superseded", "the trainer was restarted while this rollout ran; it is asked for again"); err != nil {
+			if err := t.end(ctx, r.ID, reason, message); err != nil {
 				return err
 			}
 		}

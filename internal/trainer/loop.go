@@ -61,6 +61,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
+	t.leave(save)
 	if t.saved != t.state.Cursor.Step && !t.updating {
 		if e := t.checkpoint(save); e != nil {
 			return t.result(), errors.Join(err, e)
@@ -72,6 +73,14 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	r := t.result()
 	r.Interrupted, r.Resume = true, "fulgur resume "+o.Dir
 	return r, fulgur.E(fulgur.KindCanceled, "train", fmt.Sprintf("stopped after step %d; go on with `%s`", r.Steps, r.Resume), nil)
+}
+
+// leave ends the rollouts that are cut off when a run stops: they would be shown as
+// running with nothing behind them. What can't be told now, resuming tells.
+func (t *trainer) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_ = t.cutOff(ctx, "interrupted", "the run was stopped while this rollout ran; `fulgur resume` asks for it again")
 }
 
 // open loads or begins the run: state, weights, files, schedule, endpoint.
@@ -110,7 +119,7 @@ func (t *trainer) open(ctx context.Context) error {
 		return err
 	}
 	if o.Resume {
-		if err := t.supersedeOpen(ctx); err != nil {
+		if err := t.cutOff(ctx, "superseded", "the trainer was restarted while this rollout ran; it is asked for again"); err != nil {
 			return err
 		}
 	}

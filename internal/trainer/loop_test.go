@@ -238,6 +238,10 @@ func TestCancelWritesACheckpointAndSaysHowToGoOn(t *testing.T) {
 	if err != nil || s.Cursor.Step != 5 {
 		t.Errorf("last checkpoint at step %d (%v), want 5", s.Cursor.Step, err)
 	}
+	open, err := st.Rollouts(t.Context(), fulgur.RolloutQuery{Run: "r", States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}})
+	if err != nil || len(open) > 0 {
+		t.Errorf("%d rollouts are shown as under way (%v) with nothing behind them", len(open), err)
+	}
 }
 
 func TestNoControllerIsSaid(t *testing.T) {
