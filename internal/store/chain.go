@@ -35,7 +35,7 @@ type tip struct {
 // titles, summaries.
 const maxTips = 4
 
-// maxChained bounds the memory for tips, in bytes: an agent-sized one has 30 KB.
+// maxChained bounds the memory for tips, in bytes: an agent-sized one has 15 KB.
 const maxChained = 28 << 20
 
 // chain holds the tips of one attempt's conversations, the last used in front.

@@ -127,11 +127,11 @@ func idBytes(ids []int32) []byte {
 }
 
 // block is how many bytes have a hash of their own.
-const block = 128
+const block = 256
 
 // backBlocks is how many blocks are hashed from the end on too, of what has an end that
 // comes again: tools behind the messages, brackets behind rows.
-const backBlocks = 128
+const backBlocks = 64
 
 // marks are what is kept of a text in place of it: the hashes of its blocks, from the
 // front (of the last, shorter one too) and from the end. The seed is a secret of the
