@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,11 @@ func (a *app) check(r *runFile) error {
 	a.say("")
 	printOutcomes(a.Stderr, outcomeTable(r.Outcomes))
 	a.say("\ndata: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
-	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), r.Dir, kernelName(""))
+	where := r.Dir
+	if r.Runner.Kind != "local" {
+		where = cmp.Or(r.Runner.Image, r.Runner.JobTemplate)
+	}
+	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), where, kernelName(""))
 	return nil
 }
 

@@ -10,6 +10,7 @@ dir=$(mktemp -d)
 daemon=
 tidy() {
   [ -z "$daemon" ] || { $sudo kill "$daemon" 2>/dev/null || true; wait "$daemon" 2>/dev/null || true; }
+  $sudo umount "$dir"/docker/exec/netns/* 2>/dev/null || true
   $sudo rm -rf "$dir"
 }
 trap tidy EXIT
@@ -30,6 +31,36 @@ tests() { # tests PROGRAM: static, for the test binary is the agent in an image 
   CGO_ENABLED=0 FULGUR_TEST_CONTAINER=$1 go test -count=1 -timeout 10m "${flags[@]}" ./internal/controller/container
 }
 
+# A run of the example: its agent's image made here, its agents with no network but the
+# gateway; every rollout ends well and nothing is left.
+calc() { # calc PROGRAM
+  local arch; arch=$(go env GOARCH)
+  go run ./tools/image -only fulgur-calc-agent -platforms "linux/$arch" -out "$dir/image" >/dev/null
+  "$1" load --input "$dir/image/fulgur-calc-agent-linux-$arch.tar" >/dev/null
+  CGO_ENABLED=0 go build -o "$dir/fulgur" ./cmd/fulgur
+  cat >"$dir/run.yaml" <<RUN
+version: 1
+run: $(basename "$1")
+model: builtin:calc
+data: {train: $PWD/examples/calc/data/train.jsonl, validation: $PWD/examples/calc/data/val.jsonl}
+steps: 1
+sampling: {max_tokens: 48}
+agent: {input: {env: {QUESTION: input.question}}}
+runner: {kind: container, image: "localhost/fulgur-calc-agent:devel", slots: 4, container: {program: "$1", pull: never, read_only: true, cpus: 1}}
+reward: {builtin: final-answer, expected: input.answer, compare: number}
+algorithm: {group_size: 4, groups_per_step: 2}
+validation: {every: 1, problems: 2}
+out: $dir/runs
+RUN
+  "$dir/fulgur" train "$dir/run.yaml" --check >/dev/null 2>&1
+  "$dir/fulgur" train "$dir/run.yaml" >"$dir/train.log" 2>&1 || { cat "$dir/train.log"; exit 1; }
+  "$dir/fulgur" rollouts list --run "$dir/runs/$(basename "$1")" --json >"$dir/rollouts"
+  local ok; ok=$(grep -c '"succeeded"' "$dir/rollouts" || true)
+  local left; left=$("$1" ps --all --quiet --filter ancestor=localhost/fulgur-calc-agent:devel | wc -l)
+  echo "calc in containers of $1: $ok of $(wc -l <"$dir/rollouts") rollouts succeeded, $left containers left"
+  [ "$ok" -ge 12 ] && [ "$ok" = "$(wc -l <"$dir/rollouts")" ] && [ "$left" = 0 ]
+}
+
 podman_() {
   install podman podman
   install catatonit catatonit
@@ -45,7 +76,9 @@ runtime = "$runtime"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 CONF
-  CONTAINERS_CONF="$dir/containers.conf" tests podman
+  export CONTAINERS_CONF="$dir/containers.conf"
+  tests podman
+  calc podman
 }
 
 docker_() {
@@ -61,6 +94,7 @@ docker_() {
   for _ in $(seq 100); do $docker info >/dev/null 2>&1 && break; sleep 0.2; done
   $docker info >/dev/null || { tail -20 "$dir/docker/log"; exit 1; }
   tests "$docker"
+  calc "$docker"
 }
 
 which=${1:-all}
