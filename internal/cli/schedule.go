@@ -41,9 +41,25 @@ const (
 	idlePerCore    = 256 // that wait for their tools, where the schedule looks ahead
 )
 
+// What an agent is taken to need, where the run file sets no lower limit: a Python
+// program with an HTTP client has some 50 MB, a worker that has loaded a framework
+// some hundred. Three quarters of the memory are the agents'.
+const (
+	agentMemory  = 48 << 20
+	workerMemory = 256 << 20
+)
+
 // autoSlots is as many agents as the schedule has rollouts under way, within
-// reason.
-func autoSlots(f *config.File) int {
+// reason and this machine's memory.
+func autoSlots(f *config.File) int { return slotsWithin(f, runtime.NumCPU(), machineMemory()) }
+
+// slotsWithin are the slots on so many cores and bytes of memory; 0: not known. A
+// cluster has its own.
+func slotsWithin(f *config.File, cores int, memory int64) int {
+	wanted := scheduleOf(f).Slots()
+	if f.Runner.Kind == "kubernetes" {
+		return wanted
+	}
 	most := agentsPerCore
 	switch {
 	case f.Agent.Worker:
@@ -51,5 +67,16 @@ func autoSlots(f *config.File) int {
 	case f.Schedule.Mode != string(schedule.Synchronous):
 		most = idlePerCore
 	}
-	return max(1, min(scheduleOf(f).Slots(), most*runtime.NumCPU()))
+	slots := min(wanted, most*cores)
+	if memory > 0 {
+		each := int64(agentMemory)
+		if f.Agent.Worker {
+			each = workerMemory
+		}
+		if l := int64(f.Runner.Limits.Memory); l > 0 {
+			each = min(each, l)
+		}
+		slots = min(slots, int(memory/4*3/each))
+	}
+	return max(1, slots)
 }
