@@ -27,6 +27,7 @@ type controllerJob struct {
 	holder string                           // of the controller's lease; "": made up
 	say    func(format string, args ...any) // for people; startController fills it in
 
+	leave    bool                  // what runs at the end is left to the next controller, where the runner can
 	pool     *controller.Pool      // slots that controllers of other runs share; nil: none do
 	registry prometheus.Registerer // gets the controller's metrics; nil: nobody does
 }
@@ -57,7 +58,7 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 			return nil, errors.Join(err, runner.Close())
 		}
 	}
-	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Pool: j.pool, Log: j.log}, j.store, j.gate, runner)
+	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Pool: j.pool, Leave: j.leave, Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())
 	}

@@ -160,7 +160,7 @@ func (fl *fleet) start(ctx context.Context, r *runFile) error {
 	}
 	stop, err := fl.app.startController(ctx, controllerJob{
 		file: r, dir: runDir(dir), run: id, model: modelName(r.File), url: fl.flags.agentURL,
-		store: fl.store, gate: fl.store, secret: fl.flags.key, log: fl.log, pool: fl.pool, registry: fl.registry,
+		store: fl.store, gate: fl.store, secret: fl.flags.key, log: fl.log, leave: true, pool: fl.pool, registry: fl.registry,
 	})
 	if err != nil {
 		return err

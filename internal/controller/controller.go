@@ -81,6 +81,9 @@ type Options struct {
 	// process dies meanwhile is found by its calls and its mark (recover, Adopt),
 	// and its attempt is begun anew. 0: 2 s; negative: it is told at once.
 	RunWindow time.Duration
+	// Leave: what runs when Run ends is left to the next controller, where the
+	// runner can (Leaver). It always is to one that took the lease over.
+	Leave bool
 	// Orphaned is how long a run's trainer may be gone, after it had the run's
 	// lease, until its agents are ended and no more are started. 0: a minute.
 	Orphaned time.Duration
@@ -328,9 +331,17 @@ func (c *Controller) drain() {
 
 // wind stops what runs and waits until it has ended and is reported.
 func (c *Controller) wind(cut context.CancelFunc) {
-	for _, e := range c.slots {
-		if !e.Stopping {
-			c.stop(e, plan.ReasonShutdown)
+	if l, ok := c.runner.(Leaver); ok && (c.o.Leave || c.mute.Load()) {
+		l.Leave()
+		cut()
+		for _, e := range c.byID {
+			e.abandon()
+		}
+	} else {
+		for _, e := range c.slots {
+			if !e.Stopping {
+				c.stop(e, plan.ReasonShutdown)
+			}
 		}
 	}
 	done := make(chan struct{})

@@ -72,6 +72,14 @@ type Acknowledger interface {
 	Acknowledge(keys []plan.Key)
 }
 
+// Leaver is an optional interface of a Runner whose executions live on without it
+// (Jobs, containers), for a successor of the same scope to adopt.
+type Leaver interface {
+	// Leave has Close end nothing: what runs, and what has ended and was not
+	// acknowledged, is left to the successor.
+	Leave()
+}
+
 // Prover is an optional interface of a Runner that shows, before the first
 // rollout, what its executions can reach.
 type Prover interface {

@@ -47,6 +47,7 @@ func Recover(left []Left, adopted map[Key]bool, l Limits) (actions []Action) {
 		switch {
 		case len(r.Attempts) == 0:
 		case open && adopted[key]:
+			item.Rollout = &r.Rollout // its timeout
 			actions = append(actions, Action{Kind: Adopt, Key: key, Item: item, Attempt: &a})
 		case open && a.Phase == fulgur.PhaseWaiting:
 			// Opened and never started: it is opened again, with a new credential.

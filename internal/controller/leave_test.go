@@ -1,0 +1,123 @@
+package controller_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+)
+
+// cluster is where executions live on without the runner that started them: what
+// the runners of containers and Jobs are about, without either.
+type cluster struct {
+	mu      sync.Mutex
+	runs    map[plan.Key]bool
+	stopped []plan.Key
+	acked   []plan.Key
+}
+
+// outside is a runner of a cluster.
+type outside struct {
+	c      *cluster
+	events chan controller.Event
+	left   bool
+}
+
+func (r *outside) Name() string                    { return "outside" }
+func (r *outside) Events() <-chan controller.Event { return r.events }
+func (r *outside) Leave()                          { r.left = true }
+func (r *outside) Start(_ context.Context, e controller.Execution) (controller.Started, error) {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	r.c.runs[e.Key] = true
+	return controller.Started{Handle: "job/" + string(e.Key.Rollout), Running: true}, nil
+}
+
+func (r *outside) Stop(_ context.Context, k plan.Key) error {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	r.c.stopped = append(r.c.stopped, k)
+	delete(r.c.runs, k)
+	go func() { r.events <- controller.Event{Key: k, Exit: &plan.Exit{Code: -1, Signal: "terminated"}} }()
+	return nil
+}
+
+func (r *outside) List(context.Context) ([]plan.Key, error) { return nil, nil }
+
+func (r *outside) Adopt(_ context.Context, left []controller.Leftover) (keys []plan.Key, err error) {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	for _, l := range left {
+		if r.c.runs[l.Key] && l.Handle != "" {
+			keys = append(keys, l.Key)
+		}
+	}
+	return keys, nil
+}
+
+func (r *outside) Acknowledge(keys []plan.Key) {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	r.c.acked = append(r.c.acked, keys...)
+}
+
+func (r *outside) Close() error { return nil }
+
+// A controller that is stopped with Leave, or that loses its lease, ends nothing
+// that lives on without it: its successor goes on with the same attempt.
+func TestWhatLivesOnIsLeftToTheSuccessor(t *testing.T) {
+	for name, leave := range map[string]bool{"left": true, "ended with its controller": false} {
+		t.Run(name, func(t *testing.T) {
+			h := open(t)
+			cl := &cluster{runs: map[plan.Key]bool{}}
+			begin := func() (*outside, func()) {
+				r := &outside{c: cl, events: make(chan controller.Event, 8)}
+				c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 2, Lost: 3}, LeaseTTL: 500 * time.Millisecond, RunWindow: -1, Leave: leave}, h.store, h.model, r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 1)
+				go func() { done <- c.Run(ctx) }()
+				stop := sync.OnceFunc(func() {
+					cancel()
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				})
+				t.Cleanup(stop)
+				return r, stop
+			}
+			first, stop := begin()
+			id := h.create(nil, "")[0]
+			key := plan.Key{Rollout: id, Attempt: "0"}
+			runnertest.Until(t, "it is on record as running", func() bool {
+				at, _ := h.store.Attempts(t.Context(), id)
+				return len(at) == 1 && at[0].Phase == fulgur.PhaseRunning && at[0].Handle != ""
+			})
+			stop()
+			if first.left != leave || len(cl.stopped) > 0 == leave {
+				t.Fatalf("left %v, stopped %v", first.left, cl.stopped)
+			}
+			second, _ := begin()
+			if !leave {
+				key.Attempt = "1"
+				runnertest.Until(t, "a new attempt runs", func() bool { cl.mu.Lock(); defer cl.mu.Unlock(); return cl.runs[key] })
+			}
+			second.events <- controller.Event{Key: key, Exit: &plan.Exit{}}
+			if r := h.ended(id); r.State != fulgur.Succeeded || r.LastAttempt != key.Attempt {
+				t.Errorf("%s by attempt %s: %+v", r.State, r.LastAttempt, r.Outcome)
+			}
+			runnertest.Until(t, "the end was acknowledged", func() bool {
+				cl.mu.Lock()
+				defer cl.mu.Unlock()
+				return len(cl.acked) > 0 && cl.acked[len(cl.acked)-1] == key
+			})
+		})
+	}
+}
