@@ -30,6 +30,9 @@ func (r *Runner) endLocked(a *attempt, x plan.Exit) {
 	if a.ending {
 		return
 	}
+	if a.pod != nil && a.uid != "" && started(a) { // it was seen too late: that it ran is news all the same
+		r.standsLocked(a, fulgur.PhaseRunning, "")
+	}
 	a.ending = true
 	if x.Code == 0 && x.Failure == "" || a.tail != "" || a.pod == nil || a.podGone || !started(a) {
 		x.Tail = a.tail

@@ -54,12 +54,14 @@ func (r *Runner) jobsListed(all []batchv1.Job, version string) {
 	defer r.mu.Unlock()
 	there := map[string]*batchv1.Job{}
 	for i := range all {
-		there[string(all[i].UID)] = &all[i]
+		there[all[i].Name] = &all[i]
 	}
 	for _, a := range r.namedLocked() {
-		switch job := there[a.uid]; {
+		switch job := there[a.name]; {
+		case a.uid == "" && job != nil: // it may be ours: its creation is still to be answered
+			a.job, a.jobGone = job, false
 		case a.uid == "":
-		case job != nil:
+		case job != nil && string(job.UID) == a.uid:
 			r.jobLocked(a, job, false)
 		case a.job != nil && upTo(a.job.ResourceVersion, version) && !a.jobGone:
 			r.jobGoneLocked(a)

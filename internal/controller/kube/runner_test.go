@@ -110,13 +110,14 @@ func TestKeptJobsGetTheirTTLWhenAcknowledged_CK04(t *testing.T) {
 		}
 		j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
 	})
-	ev := event(t, r)
+	runnertest.Exit(t, r, "a")
+	key := plan.Key{Rollout: "a", Attempt: "0"}
 	runnertest.Until(t, "the Job is seen complete", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.done[ev.Key] != nil && settled(r.done[ev.Key].job)
+		return r.done[key] != nil && settled(r.done[key].job)
 	})
-	r.Acknowledge([]plan.Key{ev.Key})
+	r.Acknowledge([]plan.Key{key})
 	runnertest.Until(t, "its TTL is set", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
