@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
+	"github.com/fulgur-rl/fulgur/internal/trainer/trace"
 )
 
 // Shares and numbers from which on a warning is given (case UI-03).
@@ -18,6 +20,8 @@ const (
 	warnAgents         = 0.5  // of a step's rollouts
 	warnUnanimous      = 0.8  // of a step's groups
 	warnUntrained      = 0.2  // of a step's calls
+	warnFragmented     = 0.5  // of a step's rollouts
+	warnRatio          = 0.2  // off 1, which the mean ratio of any two policies is expected to be
 	warnMismatch       = 0.02 // nats: mean difference of log probs between sampler and trainer under one policy
 	stopNotFinite      = 0.5  // of a step's rewards (case AL-09)
 	stopMismatch       = 0.2  // nats: the sampler does not hold the policy that is trained (cases WE-02, WE-03)
@@ -198,7 +202,36 @@ func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *meas
 	if c.calls > 0 && float64(c.untrained) > warnUntrained*float64(c.calls) {
 		t.warn(step, "untrained_calls", "%d of %d calls do not train; rollouts.jsonl has the reasons", c.untrained, c.calls)
 	}
+	t.warnFragments(step, c.lines)
+	if r, ok := m.values["policy/ratio"]; ok && math.Abs(r-1) > warnRatio {
+		t.warn(step, "ratio", "the trainer's probabilities are %.2f times the sampler's on average, where 1 is expected: does the sampler hold the weights that it says, and sample at this temperature?", r)
+	}
 	if m.mismatchTokens > 0 && m.mismatch/m.mismatchTokens > warnMismatch {
 		t.warn(step, "sampler_difference", "the sampler's log probs differ from the trainer's by %.3f nats on average under the same weights: temperature, top-p or weights do not agree", m.mismatch/m.mismatchTokens)
+	}
+}
+
+// warnFragments tells of histories that break where the conversation went on, which
+// is a harness's or a template's doing: more samples, and their beginnings read again.
+func (t *trainer) warnFragments(step int64, lines []RolloutLine) {
+	broken, samples, classes := 0, 0, map[string]int{}
+	var example fulgur.RolloutID
+	for i := range lines {
+		l := &lines[i]
+		samples += l.Samples
+		n := 0
+		for class, k := range l.Breaks {
+			if c := trace.Class(class); c != trace.Compaction && c != trace.NewConversation {
+				n += k
+				classes[class] += k
+			}
+		}
+		if n > 0 {
+			broken, example = broken+1, l.ID
+		}
+	}
+	if share := float64(broken) / float64(len(lines)); share > warnFragmented {
+		t.warn(step, "fragmented", "in %.0f %% of the rollouts the history broke where the conversation went on (%s), %.1f samples a rollout: `fulgur samples show %s` has the texts, docs/samples.md what helps",
+			100*share, counts(classes), float64(samples)/float64(len(lines)), example)
 	}
 }

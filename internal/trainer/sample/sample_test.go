@@ -49,6 +49,13 @@ func masks(b Built) (out []string) {
 }
 
 func TestLineagesBecomeSamples(t *testing.T) {
+	lost := map[string]map[string]int{ // tokens, where some are lost
+		"AD-05, AD-06: an auxiliary call does not train, nor what the harness wrote": {fulgur.UntrainableAuxiliary: 1},
+		"AD-08: a call without log probs is context, the others train":               {fulgur.UntrainableLogProbs: 1},
+		"AD-08: nor one with too few, which takes nobody else's away":                {fulgur.UntrainableLogProbs: 2},
+		"an aborted call at the end is left out, but counts in T":                    {fulgur.UntrainableAborted: 1},
+		"AL-13: a sentinel log prob masks its call":                                  {fulgur.UntrainableLogProbs: 1},
+	}
 	a1, a2, a3 := ids(1, 2), ids(1, 2, 11, 3), ids(1, 2, 11, 3, 12, 4)
 	b1, b2 := ids(7, 8), ids(7, 8, 21, 9)
 	untrainable := call(ids(1, 2, 11, 3), ids(12))
@@ -82,6 +89,12 @@ func TestLineagesBecomeSamples(t *testing.T) {
 				x[1].LogProbs = x[1].LogProbs[:0]
 				return x
 			}(), []string{"(1) (2) 11 (3) (12) (4) 13"}, 3},
+		"AD-08: nor one with too few, which takes nobody else's away": {
+			func() []fulgur.Call {
+				x := numbered(call(a1, ids(11)), call(a2, ids(12, 15)), call(join(a2, ids(12, 15, 4)), ids(13)))
+				x[1].LogProbs = x[1].LogProbs[:1]
+				return x
+			}(), []string{"(1) (2) 11 (3) (12) (15) (4) 13"}, 4},
 		"AD-13: compaction opens a new lineage": {
 			numbered(call(ids(1, 2), ids(11)), call(ids(1, 2, 11, 3), ids(12)), call(ids(1, 2, 11, 3, 12, 4), ids(30)), call(ids(1, 30, 5), ids(13)), call(ids(1, 30, 5, 13, 6), ids(14))),
 			[]string{"(1) (2) 11 (3) 12 (4) 30", "(1) (30) (5) 13 (6) 14"}, 5},
@@ -110,6 +123,16 @@ func TestLineagesBecomeSamples(t *testing.T) {
 			}
 			if b.Sampled != c.sampled {
 				t.Errorf("T is %d, want %d", b.Sampled, c.sampled)
+			}
+			if diff := cmp.Diff(lost[name], b.Lost); diff != "" {
+				t.Errorf("what does not train, by reason: %s", diff)
+			}
+			for _, s := range b.Samples() { // AD-03: a log prob is 0 where nothing trains, and nowhere else
+				for j, on := range s.Mask {
+					if on != (s.LogProbs[j] != 0) && s.Tokens[j] != 11 { // 11 may be shared: then it has its own
+						t.Errorf("token %d: trains %v, log prob %g", s.Tokens[j], on, s.LogProbs[j])
+					}
+				}
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/fulgur-rl/fulgur"
 )
 
-func TestBreaksAreClassified(t *testing.T) {
+func TestBreaksAreClassified(t *testing.T) { // AD-02, AD-13
 	msg := func(role, text string) fulgur.Message { return fulgur.Message{Role: role, Content: text} }
 	sys, user, obs := msg("system", "s"), msg("user", "u"), msg("tool", "o")
 	answer := msg("assistant", "a")
@@ -90,7 +90,7 @@ func TestATurnAskedForOnceMoreIsNoBreak(t *testing.T) {
 	}
 }
 
-func TestABreakShowsItsTexts(t *testing.T) {
+func TestABreakShowsItsTexts(t *testing.T) { // AD-02
 	words := []string{"", "sys ", "ask ", "an", "swer", "answer", "go ", "on "}
 	decode := func(ids []int32) (out string) {
 		for _, id := range ids {
