@@ -48,6 +48,7 @@ func TestNext(t *testing.T) {
 		run    []Execution
 		queue  []Item
 		limits *Limits
+		world  func(*World)
 		want   []string
 		wake   int // seconds; -1: none
 	}{
@@ -89,6 +90,16 @@ func TestNext(t *testing.T) {
 			now: 30, run: []Execution{running("a", 0, phase(fulgur.PhaseStarting))}, want: []string{"stop a start_timeout"}, wake: -1},
 		"starting has no other clock": {
 			now: 25, run: []Execution{running("a", 0, phase(fulgur.PhaseWaiting))}, wake: 30},
+		"what waits for room that others have is no start that takes too long": {
+			now: 40, run: []Execution{running("a", 0, phase(fulgur.PhaseStarting), func(e *Execution) { e.Waits = true })}, wake: -1},
+		"and no start of those that may be at once": {
+			run:   []Execution{running("a", 0, phase(fulgur.PhaseStarting), func(e *Execution) { e.Waits = true }), running("b", 0, phase(fulgur.PhaseStarting))},
+			queue: []Item{{ID: "c"}, {ID: "d"}}, want: []string{"start c"}, wake: 30},
+		"starts keep their pace": {
+			queue: []Item{{ID: "a"}, {ID: "b"}}, world: func(w *World) { w.Pace = Pace{PerMinute: 6} }, want: []string{"start a"}, wake: 10},
+		"a run without its trainer ends what runs, and starts nothing": {
+			run: []Execution{running("a", 0), running("b", 0, func(e *Execution) { e.Stopping = true })}, queue: []Item{{ID: "c"}},
+			world: func(w *World) { w.Orphaned = true }, want: []string{"stop a orphaned"}, wake: -1},
 		"stops come before looks and starts": {
 			now: 100, run: []Execution{running("a", 0), running("b", 0, func(e *Execution) { e.Unwanted = ReasonEnded })}, queue: []Item{{ID: "c"}},
 			want: []string{"stop b ended", "observe a", "start c"}, wake: -1},
@@ -100,6 +111,9 @@ func TestNext(t *testing.T) {
 			}
 			for _, it := range test.queue {
 				w.Queue.Add(it)
+			}
+			if test.world != nil {
+				test.world(&w)
 			}
 			for range 2 { // nothing is remembered: asked again, it says the same
 				actions, wake := Next(w)
