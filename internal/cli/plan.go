@@ -130,14 +130,22 @@ func trainingHash(f *config.File) string {
 // modelName is the name under which agents ask for the policy.
 func modelName(f *config.File) string { return f.Run }
 
+// startingPods are how many pods may be starting at once, where the run file does
+// not say: a cluster suffers from cold pods, however few are created a minute.
+const startingPods = 100
+
 // limits are the controller's limits.
 func limits(f *config.File) plan.Limits {
 	slots := int(f.Runner.Slots)
 	if slots == 0 {
 		slots = autoSlots(f)
 	}
+	starting := f.Runner.Starting
+	if starting == 0 && f.Runner.Kind == "kubernetes" {
+		starting = startingPods
+	}
 	return plan.Limits{
-		Slots: slots, Starting: f.Runner.Starting, Rate: f.Runner.StartRate, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
+		Slots: slots, Starting: starting, Rate: f.Runner.StartRate, Start: time.Duration(f.Agent.StartTimeout), Total: time.Duration(f.Agent.Timeout), Idle: time.Duration(f.Agent.IdleTimeout),
 		Table: outcomeTable(f.Outcomes), Lost: lostAttempts, Backoff: time.Duration(f.Outcomes.Infrastructure.Backoff),
 	}
 }
