@@ -172,7 +172,7 @@ func (b *bench) start(c *client.Client) error {
 		return err
 	}
 	var took []time.Duration
-	for i, s := range specs(110, 100, "s") {
+	for i, s := range specs(60, 100, "s") {
 		began := time.Now()
 		if _, err := c.CreateRollouts(context.Background(), []fulgur.RolloutSpec{s}); err != nil {
 			return err
@@ -184,7 +184,7 @@ func (b *bench) start(c *client.Client) error {
 		if i >= 10 { // the first ones wait for the controller's own start
 			took = append(took, at.Sub(began))
 		}
-		time.Sleep(30 * time.Millisecond) // idle between two
+		time.Sleep(200 * time.Millisecond) // idle between two: their ends are told
 	}
 	slices.Sort(took)
 	fmt.Printf("queued to process started, idle: p50 %.1f ms, p90 %.1f ms (creation's request and the process's own start included)  %s\n",
@@ -285,12 +285,13 @@ func (b *bench) reference(n int, env []string) (time.Duration, error) {
 		return 0, err
 	}
 	create := func(ids string, n int) error {
+		var list []any
 		for i := range n {
-			body := map[string]any{"rollout_id": fmt.Sprintf("%s-%d", ids, i), "input": map[string]any{}, "is_train": true,
-				"config": map[string]any{"local": map[string]any{"agent_class": "noop.Agent", "env_map": map[string]string{}}}}
-			if err := b.call("POST", "/api/rollouts", body, nil); err != nil {
-				return err
-			}
+			list = append(list, map[string]any{"rollout_id": fmt.Sprintf("%s-%d", ids, i), "input": map[string]any{}, "is_train": true,
+				"config": map[string]any{"local": map[string]any{"agent_class": "noop.Agent", "env_map": map[string]string{}}}})
+		}
+		if err := b.call("POST", "/api/rollouts", list, nil); err != nil {
+			return err
 		}
 		for {
 			var open []json.RawMessage
