@@ -46,6 +46,7 @@ type Sampler struct {
 	experts  bool
 	contexts contexts
 	leaving  departures
+	reading  turnstile
 }
 
 var _ sampler.Sampler = (*Sampler)(nil)
@@ -55,7 +56,7 @@ func New(o Options) *Sampler {
 	if o.Client == nil {
 		o.Client = sampler.NewClient()
 	}
-	return &Sampler{retry: o.Retry.Defaults(), client: o.Client, experts: o.RoutedExperts}
+	return &Sampler{retry: o.Retry.Defaults(), client: o.Client, experts: o.RoutedExperts, reading: newTurnstile()}
 }
 
 // Close drops idle connections.
@@ -160,6 +161,8 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.heard(x.s.retry.Try) })
 		return again, 0, err
 	}
+	leave := x.s.reading.enter(tryCtx, resp)
+	defer leave()
 	raw, err := readAll(resp)
 	if err != nil {
 		return true, 0, x.failure(ctx, tryCtx, err)
