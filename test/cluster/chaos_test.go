@@ -14,17 +14,16 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/api/client"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
-	"github.com/fulgur-rl/fulgur/internal/store"
-	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 )
 
 // order is what a controller in a process of its own is told, by variable orderEnv.
 type order struct {
-	DB, Dir, Namespace, Share, Template, URL string
-	Slots, Retries                           int
+	Dir, Namespace, Share, Template, URL string
+	Slots, Retries                       int
 }
 
 const orderEnv = "FULGUR_TEST_CONTROLLER"
@@ -35,8 +34,7 @@ func controllerProcess(text string) error {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
-	ctx := context.Background()
-	s, err := store.Open(ctx, sqlite.New(o.DB, sqlite.Options{}), store.Options{})
+	s, err := client.New(o.URL, "", client.Options{})
 	if err != nil {
 		return err
 	}
@@ -53,14 +51,14 @@ func controllerProcess(text string) error {
 	if err != nil {
 		return err
 	}
-	return c.Run(ctx)
+	return c.Run(context.Background())
 }
 
 // process starts a controller in a process of its own; what it returns kills it
 // with SIGKILL.
 func (h *house) process(template string, slots, retries int) (kill func()) {
 	h.t.Helper()
-	text, err := json.Marshal(order{DB: h.db, Dir: h.dir, Namespace: h.ns, Share: h.share, Template: template, URL: h.model.url, Slots: slots, Retries: retries})
+	text, err := json.Marshal(order{Dir: h.dir, Namespace: h.ns, Share: h.share, Template: template, URL: h.model.url, Slots: slots, Retries: retries})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
@@ -47,16 +48,15 @@ spec:
 // house is a box with a store, a model server, and a controller of Jobs.
 type house struct {
 	*box
-	db    string
 	store *store.Store
 	model *model
 }
 
 func build(t *testing.T) *house {
 	t.Helper()
-	h := &house{box: open(t), db: filepath.Join(t.TempDir(), "store.db")}
+	h := &house{box: open(t)}
 	var err error
-	if h.store, err = store.Open(t.Context(), sqlite.New(h.db, sqlite.Options{}), store.Options{}); err != nil {
+	if h.store, err = store.Open(t.Context(), sqlite.New(filepath.Join(t.TempDir(), "store.db"), sqlite.Options{}), store.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.store.Close() })
@@ -64,7 +64,10 @@ func build(t *testing.T) *house {
 		t.Fatal(err)
 	}
 	h.model = &model{store: h.store, calls: map[plan.Key]int{}}
-	server := httptest.NewServer(h.model)
+	mux := http.NewServeMux()
+	mux.Handle("/", h.model)
+	mux.Handle(v2.Prefix+"/", v2.New(v2.Options{Store: h.store})) // for controllers in processes of their own
+	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	h.model.url = server.URL
 	return h

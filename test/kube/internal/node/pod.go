@@ -27,9 +27,10 @@ type podRun struct {
 
 	vols map[string]string // set before the first container starts
 
-	mu   sync.Mutex
-	seen *v1.Pod // the newest version that was handed over
-	st   v1.PodStatus
+	telling sync.Mutex // held while a status is told: what is told last is the newest
+	mu      sync.Mutex
+	seen    *v1.Pod // the newest version that was handed over
+	st      v1.PodStatus
 }
 
 // Why a pod ends before its containers do.
@@ -221,6 +222,8 @@ func (r *podRun) conditionLocked(t v1.PodConditionType, s v1.ConditionStatus, re
 // publish tells the pod's status. Everything else of it is the API server's
 // newest: a status update would write old finalizers back.
 func (r *podRun) publish() {
+	r.telling.Lock()
+	defer r.telling.Unlock()
 	r.mu.Lock()
 	out := r.seen.DeepCopy()
 	st := *r.st.DeepCopy()
