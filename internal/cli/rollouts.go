@@ -100,7 +100,7 @@ func (a *app) rolloutsCommand() *cobra.Command {
 	f.register(parent)
 	var state string
 	var limit int
-	var before string
+	var before, attempt string
 	list := &cobra.Command{
 		Use: "list", Short: "one line a rollout: state, reward, why it ended", Args: runByFlag,
 		Example: `  fulgur rollouts list --limit 20
@@ -116,9 +116,13 @@ func (a *app) rolloutsCommand() *cobra.Command {
 	list.Flags().StringVar(&before, "before", "", "only those that were created before this one: its id")
 	show := &cobra.Command{
 		Use: "show ROLLOUT", Short: "a rollout's attempts, calls, tokens, and what trained", Args: cobra.ExactArgs(1),
-		Example: `  fulgur rollouts show train-0-17-3-… --run runs/demo      # an id of fulgur rollouts list`,
-		RunE:    func(c *cobra.Command, args []string) error { return a.showRollout(c, f, fulgur.RolloutID(args[0])) },
+		Example: `  fulgur rollouts show train-0-17-3-… --run runs/demo      # an id of fulgur rollouts list
+  fulgur rollouts show train-0-17-3-… --attempt 0          # what the attempt before it did`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.showRollout(c, f, fulgur.RolloutID(args[0]), fulgur.AttemptID(attempt))
+		},
 	}
+	show.Flags().StringVar(&attempt, "attempt", "", "the calls and events of this attempt: 0, 1, … (default: the last one's, which is what trains)")
 	tail := &cobra.Command{
 		Use: "tail", Short: "one line whenever a rollout starts, ends or gets its reward, until stopped", Args: runByFlag,
 		Example: `  fulgur rollouts tail --run runs/demo
@@ -272,6 +276,9 @@ func why(r *fulgur.Rollout, l trainer.RolloutLine) string {
 	if r.Outcome != nil && r.Outcome.Class != fulgur.OutcomeOK {
 		return cmp.Or(firstLine(r.Outcome.Message), l.Masked)
 	}
+	if l.Masked != "" && l.Why != "" {
+		return l.Masked + ": " + firstLine(l.Why)
+	}
 	return cmp.Or(l.Masked, l.Why, firstLine(r.Error))
 }
 
@@ -296,7 +303,7 @@ type shownRollout struct {
 	Events   []fulgur.Event       `json:"events"`
 }
 
-func (a *app) showRollout(c *cobra.Command, f recordFlags, id fulgur.RolloutID) (err error) {
+func (a *app) showRollout(c *cobra.Command, f recordFlags, id fulgur.RolloutID, attempt fulgur.AttemptID) (err error) {
 	rec, err := a.openRecord(c, f)
 	if err != nil {
 		return err
@@ -312,10 +319,15 @@ func (a *app) showRollout(c *cobra.Command, f recordFlags, id fulgur.RolloutID) 
 	if s.Attempts, err = rec.Attempts(c.Context(), id); err != nil {
 		return err
 	}
-	if s.Calls, err = rec.Calls(c.Context(), id, s.Rollout.LastAttempt); err != nil {
+	if attempt == "" {
+		attempt = s.Rollout.LastAttempt
+	} else if !slices.ContainsFunc(s.Attempts, func(at fulgur.Attempt) bool { return at.ID == attempt }) {
+		return usageErr(fmt.Errorf("--attempt %s: rollout %s has %s", attempt, id, count(len(s.Attempts), "attempt")))
+	}
+	if s.Calls, err = rec.Calls(c.Context(), id, attempt); err != nil {
 		return err
 	}
-	if s.Events, err = rec.Events(c.Context(), id, s.Rollout.LastAttempt); err != nil {
+	if s.Events, err = rec.Events(c.Context(), id, attempt); err != nil {
 		return err
 	}
 	if a.json {

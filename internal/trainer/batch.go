@@ -186,7 +186,11 @@ func usableBatch(rollouts []ended) error {
 	for i := range rollouts {
 		l := &rollouts[i].line
 		if l.Masked != "" {
-			masked[strings.TrimSuffix(l.Masked+": "+l.Outcome, ": ")]++
+			how := l.Outcome
+			if l.Class == fulgur.OutcomeOK { // it ended well: that is not why
+				how = ""
+			}
+			masked[strings.TrimSuffix(l.Masked+": "+how, ": ")]++
 			continue
 		}
 		unmasked++
