@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -156,7 +157,8 @@ func (c *Controller) over(f *finishing, v plan.Verdict) {
 		delete(c.byID, f.key.Rollout)
 		if v.Retry && f.facts.Stopped != plan.ReasonShutdown {
 			it := f.e.item
-			it.NotBefore = time.Now().Add(v.Delay)
+			// Those that one cause has ended together do not come back together.
+			it.NotBefore = time.Now().Add(time.Duration(float64(v.Delay) * (0.75 + rand.Float64()/2)))
 			c.queue.Add(it)
 		}
 	})
