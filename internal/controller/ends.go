@@ -103,6 +103,7 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 	verdicts := make([]plan.Verdict, len(list))
 	for i, f := range list {
 		f.facts.Calls, f.facts.Upstream = c.calls(ctx, f.key, acts[i])
+		f.facts.Open = acts[i].InFlight
 		f.facts.Restarted = acts[i].Up > 0 && !f.since.IsZero() && time.Since(f.since) > acts[i].Up
 		if f.key.Attempt != "0" {
 			_ = c.persist(ctx, "reading earlier attempts", func() error {

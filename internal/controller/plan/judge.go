@@ -41,6 +41,7 @@ type Facts struct {
 	Exit     Exit
 	Stopped  string // the reason for which the controller stopped it; "": it did not
 	Calls    int    // on record; -1: not known
+	Open     int    // calls that were under way when it ended
 	Upstream string // error of the attempt's last call, if the model server or the gateway failed it
 	// Restarted: the gateway was started again while the agent ran, and what calls
 	// that cut off is on no record.
@@ -106,7 +107,7 @@ func Judge(f Facts) Verdict {
 	}
 	if f.Exit.Cause == CauseEither {
 		f.Exit.Cause = CauseAgent
-		if f.Calls == 0 {
+		if f.Calls == 0 && f.Open == 0 {
 			f.Exit.Cause = CauseTransient
 		}
 	}

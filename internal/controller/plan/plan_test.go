@@ -195,6 +195,7 @@ func TestJudge(t *testing.T) {
 		"a node that was lost":                                       {Facts{Exit: Failed(ReasonNode, "m"), Calls: 7}, fulgur.OutcomeInfrastructure, "node", "m", true, time.Second},
 		"evicted before its first call":                              {Facts{Exit: Failed(ReasonEvicted, "m")}, fulgur.OutcomeInfrastructure, "evicted", "m", true, time.Second},
 		"evicted when it had sampled":                                {Facts{Exit: Failed(ReasonEvicted, "m"), Calls: 1}, fulgur.OutcomeAgent, "evicted", "m", false, 0},
+		"evicted in its first call":                                  {Facts{Exit: Failed(ReasonEvicted, "m"), Open: 1}, fulgur.OutcomeAgent, "evicted", "m", false, 0},
 		"evicted, and nobody knows whether it had sampled":           {Facts{Exit: Failed(ReasonEvicted, "m"), Calls: -1}, fulgur.OutcomeAgent, "evicted", "m", false, 0},
 		"an image that is not there":                                 {Facts{Exit: Failed(ReasonImage, "m")}, fulgur.OutcomeInfrastructure, "image", "m", false, 0},
 		"a word that nobody knows, before its first call":            {Facts{Exit: Failed("moon", "m")}, fulgur.OutcomeInfrastructure, "moon", "m", true, time.Second},
