@@ -215,7 +215,7 @@ func (c *Controller) begun(e *execution, key plan.Key, timeout time.Duration, s 
 	}
 }
 
-// await waits for the exit of an execution and reports it. late, if not nil, is
+// await waits for the exit of an execution, has it graded and reports it. late, if not nil, is
 // the report that it runs, which is made only if it does so for long enough.
 func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secret string, late *fulgur.AttemptReport) {
 	var due <-chan time.Time
@@ -233,7 +233,7 @@ func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secr
 			c.report(ctx, key, *late)
 			late, due = nil, nil
 		case end := <-e.ended:
-			c.finish(ctx, e, key, end, secret, late)
+			c.finish(ctx, e, key, c.grade(ctx, key, end), secret, late)
 			return
 		case <-e.gone:
 			return

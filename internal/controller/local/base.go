@@ -154,6 +154,7 @@ func (b *base) shut() {
 	if b.Sandbox != nil {
 		b.Sandbox.Close()
 	}
+	b.grading.close()
 	close(b.events)
 }
 
@@ -203,6 +204,19 @@ func (b *base) files(e controller.Execution, env map[string]string) (folder, dir
 		env["FULGUR_INPUT_FILE"] = name
 	}
 	return folder, dir, nil
+}
+
+// leave takes what an agent left for its grader, and removes the attempt's folder
+// if the policy does not keep it.
+func (b *base) leave(key plan.Key, folder string, good bool) {
+	if b.grading != nil && good {
+		work := ""
+		if b.Workspace && folder != "" {
+			work = filepath.Join(folder, "work")
+		}
+		b.grading.take(key, work)
+	}
+	b.tidy(folder, good)
 }
 
 // tidy removes an attempt's folder, if the policy does not keep it.

@@ -68,6 +68,8 @@ type Options struct {
 	// Sandbox is what agents run in, and is closed with the runner; nil: nothing keeps
 	// them from what this user may do.
 	Sandbox *sandbox.Box
+	// Grading says how what an agent leaves is graded; nil: the runner grades nothing.
+	Grading *Grading
 	// Hidden are files that no agent may read, by the names that the probes have
 	// for them; Prove looks whether they are hidden.
 	Hidden map[string]string
@@ -92,6 +94,7 @@ type prepared struct {
 	program string
 	environ []string // of the parent, filtered
 	owner   string   // scope/holder: the marks' prefix
+	grading *grading // nil: none
 }
 
 func (o Options) prepare() (*prepared, error) {
@@ -152,7 +155,11 @@ func (o Options) prepare() (*prepared, error) {
 	if err != nil {
 		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the agent's command %q cannot be run: is it built, executable and on PATH?", o.Command[0]), err)
 	}
-	p := &prepared{Options: o, program: found, environ: filter(o.Environ, o.Secrets)}
+	grading, err := newGrading(o.Grading, o.State)
+	if err != nil {
+		return nil, err
+	}
+	p := &prepared{grading: grading, Options: o, program: found, environ: filter(o.Environ, o.Secrets)}
 	if o.Sandbox != nil {
 		p.environ = sandbox.Environ(p.environ)
 	}

@@ -166,9 +166,9 @@ func (r *Processes) follow(x *process) {
 	log := x.log.Bytes()
 	exit := r.exitOf(x.child, controller.LastLines(log))
 	exit.CPU = r.cpuOf(x.child)
-	good := exit.Code == 0 && exit.Signal == "" && !x.child.stopped()
+	good := exit.Code == 0 && exit.Failure == "" && exit.Signal == "" && !x.child.stopped()
 	exit.Tail, exit.Log = r.keepLog(x.e, log, good)
-	r.tidy(x.folder, good)
+	r.leave(x.e.Key, x.folder, good)
 	r.forget(x)
 	r.sweepSoon(r.alive)
 	r.events <- controller.Event{Key: x.e.Key, Exit: &exit}

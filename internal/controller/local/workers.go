@@ -332,7 +332,7 @@ func (r *Workers) told(w *worker, j *job, exit plan.Exit) {
 	if w.p != nil {
 		exit.Tail, exit.Log = r.keepLog(j.e, w.p.log.Bytes(), good && !w.p.child.stopped())
 	}
-	r.tidy(j.folder, good)
+	r.leave(j.e.Key, j.folder, good)
 	r.mu.Lock()
 	delete(r.live, j.e.Key)
 	j.worker = nil

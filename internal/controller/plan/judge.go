@@ -126,7 +126,7 @@ func Judge(f Facts) Verdict {
 		if f.Calls == 0 {
 			return end(fulgur.OutcomeOK, ReasonNoCalls, "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?")
 		}
-		return end(fulgur.OutcomeOK, ReasonOK, "")
+		return end(fulgur.OutcomeOK, ReasonOK, f.Exit.Message)
 	case f.Exit.Failure != "":
 		return end(fulgur.OutcomeAgent, f.Exit.Failure, f.Exit.Message)
 	case f.Exit.Signal != "":

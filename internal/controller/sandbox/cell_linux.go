@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log"
@@ -371,6 +372,28 @@ func limitBySigns(signal syscall.Signal, text string, l Limits) string {
 	return ""
 }
 
+// Run runs a command in a cell to its end, and returns how it ended; a context
+// that ends kills it. Standard input, output and error are the command's.
+func (b *Box) Run(ctx context.Context, c Command, p Pass) (*os.ProcessState, *Cell, error) {
+	cell, err := b.Cell(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	cell.Let(p)
+	var proc *os.Process
+	cell.Attributes(&syscall.SysProcAttr{Setpgid: true})(func() { proc, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr) })
+	if err != nil {
+		cell.Abandon()
+		return nil, nil, err
+	}
+	cell.Begin()
+	stop := context.AfterFunc(ctx, func() { _ = proc.Kill() })
+	defer stop()
+	state, err := proc.Wait()
+	cell.End(2 * time.Second)
+	return state, cell, err
+}
+
 // try runs a program that only ends.
 func (b *Box) try() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -383,23 +406,13 @@ func (b *Box) try() error {
 		return err
 	}
 	defer func() { _ = r.Close() }()
-	cell, err := b.Cell(Command{Program: "/proc/self/fd/4", Args: []string{"true", trueName}, Env: []string{}, Files: [3]*os.File{null, w, w}})
-	if err != nil {
-		_ = w.Close()
-		return err
-	}
-	around := cell.Attributes(&syscall.SysProcAttr{})
-	var p *os.Process
-	around(func() { p, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr) })
+	c := Command{Program: "/proc/self/fd/4", Args: []string{"true", trueName}, Env: []string{}, Files: [3]*os.File{null, w, w}}
+	var said []byte
+	heard := make(chan struct{})
+	go func() { defer close(heard); said, _ = io.ReadAll(io.LimitReader(r, 4<<10)) }()
+	st, cell, err := b.Run(context.Background(), c, Pass{})
 	_ = w.Close()
-	if err != nil {
-		cell.Abandon()
-		return err
-	}
-	cell.Begin()
-	said, _ := io.ReadAll(io.LimitReader(r, 4<<10))
-	st, err := p.Wait()
-	cell.End(time.Second)
+	<-heard
 	switch {
 	case err != nil:
 		return err

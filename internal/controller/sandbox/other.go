@@ -3,6 +3,8 @@
 package sandbox
 
 import (
+	"context"
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -35,6 +37,11 @@ func New(Options) (*Box, error) {
 	return nil, fulgur.E(fulgur.KindUnsupported, "set up the sandbox", "it is made of Linux's namespaces: run the agents on Linux, or in containers", nil)
 }
 
+// Run is not there.
+func (b *Box) Run(context.Context, Command, Pass) (*os.ProcessState, *Cell, error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
 // Inner does nothing here.
 func Inner([]string) {}
 
@@ -55,3 +62,31 @@ func (c *Cell) Limit(syscall.Signal, string) string { return "" }
 func (b *Box) Env(vars map[string]string, _ []string) (map[string]string, Pass) {
 	return vars, Pass{}
 }
+
+// Scene is what probes try to reach.
+type Scene struct {
+	Dir     string
+	Hide    []string
+	Gateway string
+}
+
+// Finding is what a probe came to.
+type Finding struct {
+	Name    string `json:"name"`
+	Guard   Guard  `json:"guard"`
+	Escaped bool   `json:"escaped"`
+	Skipped bool   `json:"skipped,omitempty"`
+	Detail  string `json:"detail"`
+}
+
+func NewScene(string) (*Scene, error) {
+	_, err := New(Options{})
+	return nil, err
+}
+func (s *Scene) Close() {}
+func (s *Scene) Probe(context.Context, *Box, ...string) ([]Finding, error) {
+	return nil, errors.ErrUnsupported
+}
+func (s *Scene) Limits(context.Context, *Box) ([]Finding, error) { return nil, errors.ErrUnsupported }
+func Scarce() Limits                                             { return Limits{} }
+func (b *Box) Prove(context.Context, map[string]string) error    { return errors.ErrUnsupported }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -251,32 +252,20 @@ func (s *Scene) run(ctx context.Context, b *Box, t Targets, env []string, pass P
 		}
 	}
 	c := Command{Program: "/proc/self/fd/4", Args: append([]string{"probe", probeName}, names...), Env: env, Files: [3]*os.File{files[0], files[3], files[5]}}
-	cell, err := b.Cell(c)
-	if err != nil {
-		return nil, "", err
-	}
-	cell.Let(pass)
-	var p *os.Process
-	cell.Attributes(&syscall.SysProcAttr{Setpgid: true})(func() { p, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr) })
-	if err != nil {
-		cell.Abandon()
-		return nil, "", err
-	}
-	cell.Begin()
-	stop := context.AfterFunc(ctx, func() { _ = p.Kill() })
-	defer stop()
-	for _, i := range []int{0, 3, 5} {
-		_ = files[i].Close()
-	}
 	_, _ = files[1].Write(targets) // fits into the pipe
 	_ = files[1].Close()
 	var text bytes.Buffer
-	heard := make(chan struct{})
-	go func() { defer close(heard); _, _ = io.Copy(&text, io.LimitReader(files[4], 8<<10)) }()
-	out, _ = io.ReadAll(files[2])
-	<-heard
-	_, err = p.Wait()
-	cell.End(2 * time.Second)
+	var heard sync.WaitGroup
+	heard.Go(func() { out, _ = io.ReadAll(files[2]) })
+	heard.Go(func() { _, _ = io.Copy(&text, io.LimitReader(files[4], 8<<10)) })
+	_, cell, err := b.Run(ctx, c, pass)
+	for _, i := range []int{0, 3, 5} {
+		_ = files[i].Close()
+	}
+	heard.Wait()
+	if cell == nil {
+		return nil, "", err
+	}
 	if why, _ := cell.Problem(text.String()); why != "" {
 		return nil, "", fulgur.E(fulgur.KindUnavailable, "probe the sandbox", why, nil)
 	}

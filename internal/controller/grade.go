@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+// Grader is an optional interface of a Runner that has a program grade what an
+// execution has left, after it has ended.
+type Grader interface {
+	// Grades says whether there is a grader at all.
+	Grades() bool
+
+	// Grade returns what the grader says of an execution that has ended well. An error is the grader's own failure. It is called at most
+	// once for each execution, and waits.
+	Grade(ctx context.Context, g Grading) (Grade, error)
+}
+
+// Grading is what a grader gets.
+type Grading struct {
+	Key   plan.Key
+	Input json.RawMessage // whole, with what is withheld from the agent
+}
+
+// Grade is what it says.
+type Grade struct {
+	Reward float64
+	// Flags are traces of an attempt to be graded for something else than the work:
+	// files that decide how tests run, outside what may be changed.
+	Flags []string
+}
+
+// reasonGrader is the word for an execution that could not be graded.
+const reasonGrader = "grader"
+
+// rewarder is the part of the store that takes rewards.
+type rewarder interface {
+	SetRewards(ctx context.Context, rs []fulgur.Reward) error
+}
+
+// grade has an execution graded that ended well, and puts the reward on record
+// before its end is. What it returns in place of the exit is told instead.
+func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
+	g, ok := c.runner.(Grader)
+	x := end.exit
+	if !ok || !g.Grades() || x.Code != 0 || x.Failure != "" || x.Signal != "" || end.stopped != "" {
+		return end
+	}
+	c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseGrading, Runner: c.runner.Name(), Holder: c.o.Holder})
+	var grade Grade
+	var rollout fulgur.Rollout
+	err := c.persist(ctx, "reading a rollout", func() (err error) {
+		rollout, err = c.store.Rollout(ctx, key.Rollout)
+		return err
+	})
+	if err == nil {
+		grade, err = g.Grade(ctx, Grading{Key: key, Input: rollout.Input})
+	}
+	if err == nil {
+		err = c.persist(ctx, "recording a reward", func() error {
+			w, ok := c.store.(rewarder)
+			if !ok {
+				return fulgur.E(fulgur.KindUnsupported, "record a reward", "this store takes none", nil)
+			}
+			return w.SetRewards(ctx, []fulgur.Reward{{AttemptKey: fulgur.AttemptKey(key), Value: grade.Reward, Source: "grader"}})
+		})
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			end.stopped = plan.ReasonShutdown
+			return end
+		}
+		end.exit = plan.Exit{Code: -1, Failure: reasonGrader, Cause: plan.CausePermanent, CPU: x.CPU, Message: "the grader failed, so that nobody knows what the agent's work is worth: " + err.Error()}
+		return end
+	}
+	if len(grade.Flags) > 0 {
+		c.log.Warn("an agent left files that decide how it is graded", "rollout", key.Rollout, "attempt", key.Attempt, "files", grade.Flags)
+		end.exit.Message = fmt.Sprintf("flagged: %s", strings.Join(grade.Flags, "; "))
+	}
+	return end
+}

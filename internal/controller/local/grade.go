@@ -1,0 +1,355 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
+)
+
+// Grading says how what an agent has left in its workspace is graded.
+//
+// When the agent and all that it started are dead, the files that it changed are
+// taken out of its workspace, once and up to a size, and laid over a copy of the
+// pristine folder as far as Paths allow. Tests, if there are any, run there: the agent's
+// code may run in them, so they hold no credential, no key and no evaluation data, and
+// nobody takes their word. Command then reads what they printed and how they ended,
+// and says what it is worth: a number on the last line of its standard output.
+type Grading struct {
+	Command  []string      // the grader
+	Tests    []string      // what runs the agent's work, in the copy; nil: nothing does
+	Dir      string        // where Command runs
+	Pristine string        // the folder that the agent's files are laid over; "": an empty one
+	Paths    []string      // what an agent may change, with * and **; nil: all
+	Size     int64         // bytes of all changed files; 0: 32 MiB
+	Timeout  time.Duration // of Tests, and again of Command; 0: 10 minutes
+	Environ  []string      // nil: the system's folders on PATH, and nothing else
+
+	// What Tests and Command run in; closed with the runner; nil: nothing keeps them in.
+	TestBox, Box *sandbox.Box
+}
+
+const (
+	defaultGradeTime = 10 * time.Minute
+	testOutput       = 1 << 20 // bytes of what tests print that a grader gets
+	graderOutput     = 64 << 10
+	gradedAtOnce     = 4 // graders run beside the agents, whose slots are free by then
+)
+
+// grading is Grading at work.
+type grading struct {
+	Grading
+	state string
+	room  chan struct{}
+
+	mu      sync.Mutex
+	patches map[plan.Key]taken
+}
+
+// taken is what was taken out of a workspace.
+type taken struct {
+	patch
+	err error
+}
+
+func newGrading(g *Grading, state string) (*grading, error) {
+	const op = "set up the grader"
+	switch {
+	case g == nil:
+		return nil, nil
+	case len(g.Command) == 0 || g.Command[0] == "":
+		return nil, fulgur.E(fulgur.KindInvalid, op, "no command: set reward.command to the program that grades and its arguments", nil)
+	case state == "":
+		return nil, fulgur.E(fulgur.KindInvalid, op, "a grader needs a folder for what it grades", nil)
+	}
+	out := &grading{Grading: *g, state: filepath.Join(state, "grading"), room: make(chan struct{}, gradedAtOnce), patches: map[plan.Key]taken{}}
+	if out.Size <= 0 {
+		out.Size = defaultPatch
+	}
+	if out.Timeout <= 0 {
+		out.Timeout = defaultGradeTime
+	}
+	if out.Environ == nil {
+		out.Environ = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"}
+	}
+	if out.Pristine != "" {
+		if st, err := os.Stat(out.Pristine); err != nil || !st.IsDir() {
+			return nil, fulgur.E(fulgur.KindInvalid, op, "reward.pristine: the folder "+out.Pristine+" is not there", err)
+		}
+	}
+	return out, nil
+}
+
+// take takes what an agent has left, when all of it is dead and before its
+// workspace is removed.
+func (g *grading) take(key plan.Key, work string) {
+	t := taken{}
+	if work != "" {
+		var w, p fs.FS = os.DirFS(work), emptyFS{}
+		// A root follows no link that leads out of it.
+		if root, err := os.OpenRoot(work); err == nil {
+			defer func() { _ = root.Close() }()
+			w = root.FS()
+		} else {
+			t.err = err
+		}
+		if g.Pristine != "" {
+			p = os.DirFS(g.Pristine)
+		}
+		if t.err == nil {
+			t.patch, t.err = takePatch(w, p, g.Paths, g.Size)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, again := g.patches[key]; !again { // once
+		g.patches[key] = t
+	}
+}
+
+// emptyFS has no files.
+type emptyFS struct{}
+
+func (emptyFS) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+}
+
+// Grades implements controller.Grader.
+func (b *base) Grades() bool { return b.grading != nil }
+
+// Grade implements controller.Grader.
+func (b *base) Grade(ctx context.Context, x controller.Grading) (controller.Grade, error) {
+	g := b.grading
+	g.mu.Lock()
+	t, ok := g.patches[x.Key]
+	delete(g.patches, x.Key)
+	g.mu.Unlock()
+	if !ok {
+		return controller.Grade{}, errors.New("what the agent left is not here any more")
+	}
+	if t.err != nil {
+		// Too much, or of a kind that is no work: the agent's doing.
+		return controller.Grade{Flags: []string{t.err.Error()}}, nil
+	}
+	flags := t.refused
+	if t.shams > 0 && len(t.files) == 0 {
+		return controller.Grade{Flags: flags}, nil // nothing is left that could be graded
+	}
+	select {
+	case g.room <- struct{}{}:
+		defer func() { <-g.room }()
+	case <-ctx.Done():
+		return controller.Grade{}, ctx.Err()
+	}
+	dir := filepath.Join(g.state, fileName(string(x.Key.Rollout), string(x.Key.Attempt)))
+	if err := os.RemoveAll(dir); err != nil {
+		return controller.Grade{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	value, err := g.grade(ctx, dir, x, t.patch)
+	if t.shams == 0 {
+		flags = nil // files beside the work are no trick
+	}
+	return controller.Grade{Reward: value, Flags: flags}, err
+}
+
+// graderInput is what a grader reads on its standard input.
+type graderInput struct {
+	V         int              `json:"v"`
+	Rollout   fulgur.RolloutID `json:"rollout_id"`
+	Attempt   fulgur.AttemptID `json:"attempt_id"`
+	Input     json.RawMessage  `json:"input"`     // whole
+	Workspace string           `json:"workspace"` // the pristine copy with the agent's files
+	Applied   []string         `json:"applied"`
+	Refused   []string         `json:"refused"`
+	Tests     *testResult      `json:"tests"`
+}
+
+// testResult is how the tests ended, seen from outside.
+type testResult struct {
+	ExitCode int    `json:"exit_code"` // -1: a signal
+	TimedOut bool   `json:"timed_out"`
+	Output   string `json:"output"` // the end of what they printed
+}
+
+// grade lays a patch over a pristine copy, runs the tests and asks the grader.
+func (g *grading) grade(ctx context.Context, dir string, x controller.Grading, p patch) (float64, error) {
+	work := filepath.Join(dir, "work")
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return 0, err
+	}
+	if g.Pristine != "" {
+		if err := os.CopyFS(work, os.DirFS(g.Pristine)); err != nil {
+			return 0, fmt.Errorf("copying reward.pristine: %w", err)
+		}
+	}
+	in := graderInput{V: 1, Rollout: x.Key.Rollout, Attempt: x.Key.Attempt, Input: x.Input, Workspace: work, Applied: []string{}, Refused: p.refused}
+	root, err := os.OpenRoot(work)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = root.Close() }()
+	for name, text := range p.files {
+		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return 0, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
+		}
+		_ = root.Remove(name)
+		if err := root.WriteFile(name, text, 0o644); err != nil {
+			return 0, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
+		}
+		in.Applied = append(in.Applied, name)
+	}
+	if len(g.Tests) > 0 {
+		if in.Tests, err = g.test(ctx, work); err != nil {
+			return 0, err
+		}
+	}
+	text, err := json.Marshal(in)
+	if err != nil {
+		return 0, err
+	}
+	return g.ask(ctx, work, text)
+}
+
+// test runs the tests; that they fail, hang or are killed is for the grader to
+// judge.
+func (g *grading) test(ctx context.Context, work string) (*testResult, error) {
+	inner, cancel := context.WithTimeout(ctx, g.Timeout)
+	defer cancel()
+	log := controller.NewLogBuffer(testOutput)
+	state, err := run(inner, g.TestBox, program{argv: g.Tests, dir: work, env: g.Environ, write: work, out: log, err: log})
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	r := &testResult{ExitCode: -1, TimedOut: inner.Err() != nil, Output: strings.ToValidUTF8(string(log.Bytes()), "\uFFFD")}
+	if err != nil && !r.TimedOut {
+		return nil, fmt.Errorf("reward.tests: %w", err)
+	}
+	if state != nil {
+		r.ExitCode = state.ExitCode()
+	}
+	return r, nil
+}
+
+// ask runs the grader and reads its number.
+func (g *grading) ask(ctx context.Context, work string, input []byte) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
+	defer cancel()
+	out, log := controller.NewLogBuffer(graderOutput), controller.NewLogBuffer(graderOutput)
+	state, err := run(ctx, g.Box, program{argv: g.Command, dir: g.Dir, env: append(g.Environ, "FULGUR_WORKSPACE="+work), in: input, write: work, out: out, err: log})
+	said := func(what string) error {
+		tail := controller.LastLines(log.Bytes())
+		if tail != "" {
+			tail = "\nlast lines of what it printed on standard error:\n" + tail
+		}
+		return errors.New("reward.command " + what + tail)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("reward.command took longer than reward.timeout (%s): %w", g.Timeout, ctx.Err())
+	case err != nil:
+		return 0, fmt.Errorf("reward.command: %w", err)
+	case !state.Success():
+		return 0, said("ended with " + state.String())
+	}
+	lines := strings.Split(strings.TrimSpace(string(out.Bytes())), "\n")
+	value, err := strconv.ParseFloat(strings.TrimSpace(lines[len(lines)-1]), 64)
+	if err != nil || math.IsNaN(value) || math.IsInf(value, 0) {
+		return 0, said(fmt.Sprintf("printed no number on its last line, but %.80q", lines[len(lines)-1]))
+	}
+	return value, nil
+}
+
+// program is one to run to its end.
+type program struct {
+	argv     []string
+	dir      string
+	env      []string
+	in       []byte
+	write    string // a folder that it may write
+	out, err io.Writer
+}
+
+// run runs a program to its end, with all that it starts.
+func run(ctx context.Context, box *sandbox.Box, p program) (*os.ProcessState, error) {
+	path := p.argv[0]
+	if strings.ContainsRune(path, '/') && !filepath.IsAbs(path) {
+		path = filepath.Join(p.dir, path)
+	}
+	path, err := exec.LookPath(path)
+	if err != nil {
+		return nil, err
+	}
+	if box == nil {
+		cmd := exec.CommandContext(ctx, path, p.argv[1:]...)
+		cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = p.dir, p.env, bytes.NewReader(p.in), p.out, p.err
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = time.Second
+		err := cmd.Run()
+		if cmd.ProcessState == nil {
+			return nil, err
+		}
+		_ = syscall.Kill(-cmd.ProcessState.Pid(), syscall.SIGKILL) // what it left behind
+		return cmd.ProcessState, nil
+	}
+	var pipes [6]*os.File // in, out, err: read end, write end
+	defer func() {
+		for _, f := range pipes {
+			_ = f.Close()
+		}
+	}()
+	for i := 0; i < len(pipes); i += 2 {
+		if pipes[i], pipes[i+1], err = os.Pipe(); err != nil {
+			return nil, err
+		}
+	}
+	var streams sync.WaitGroup
+	streams.Go(func() { // ends at the latest when all readers are closed
+		_, _ = pipes[1].Write(p.in)
+		_ = pipes[1].Close()
+	})
+	printed := controller.NewLogBuffer(4 << 10)
+	streams.Go(func() { _, _ = io.Copy(p.out, pipes[2]) })
+	streams.Go(func() { _, _ = io.Copy(io.MultiWriter(p.err, printed), pipes[4]) })
+	state, cell, err := box.Run(ctx, sandbox.Command{Program: path, Args: p.argv, Dir: p.dir, Env: p.env, Files: [3]*os.File{pipes[0], pipes[3], pipes[5]}, Write: []string{p.write}}, sandbox.Pass{})
+	for _, i := range []int{0, 3, 5} {
+		_ = pipes[i].Close()
+	}
+	streams.Wait()
+	if cell != nil {
+		if why, _ := cell.Problem(string(printed.Bytes())); why != "" && ctx.Err() == nil {
+			return nil, errors.New(why)
+		}
+	}
+	return state, err
+}
+
+// close closes what programs run in.
+func (g *grading) close() {
+	if g == nil {
+		return
+	}
+	for _, b := range []*sandbox.Box{g.TestBox, g.Box} {
+		if b != nil {
+			b.Close()
+		}
+	}
+}

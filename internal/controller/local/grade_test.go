@@ -1,0 +1,211 @@
+package local
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
+)
+
+func TestTakePatch(t *testing.T) {
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text), Mode: 0o644} }
+	program := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text), Mode: 0o755} }
+	pristine := fstest.MapFS{"calc.py": file("old"), "src/a.py": file("a"), "conftest.py": file("honest"), "run.sh": program("go")}
+	for name, test := range map[string]struct {
+		work    fstest.MapFS
+		paths   []string
+		files   []string
+		refused string
+		shams   int
+	}{
+		"a change and a new file":            {fstest.MapFS{"calc.py": file("new"), "src/b.py": file("b"), "src/a.py": file("a")}, nil, []string{"calc.py", "src/b.py"}, "", 0},
+		"only what is allowed":               {fstest.MapFS{"calc.py": file("new"), "src/x/b.py": file("b"), "notes": file("n")}, []string{"src/**/*.py"}, []string{"src/x/b.py"}, "calc.py (not in reward.paths)\nnotes (not in reward.paths)", 0},
+		"a folder allows what is below it":   {fstest.MapFS{"src/x/b.py": file("b"), "srcs/c.py": file("c")}, []string{"src/"}, []string{"src/x/b.py"}, "srcs/c.py (not in reward.paths)", 0},
+		"files that decide how tests run":    {fstest.MapFS{"conftest.py": file("x"), "src/sitecustomize.py": file("x"), "a.pth": file("x"), "src/__pycache__/a.pyc": file("x")}, nil, nil, "a.pth (decides how tests run)\nconftest.py (decides how tests run)\nsrc/__pycache__ (decides how tests run)\nsrc/sitecustomize.py (decides how tests run)", 4},
+		"one of them that is named":          {fstest.MapFS{"conftest.py": file("x")}, []string{"conftest.py"}, []string{"conftest.py"}, "", 0},
+		"one of them as it was":              {fstest.MapFS{"conftest.py": file("honest")}, nil, nil, "", 0},
+		"a program in place of the system's": {fstest.MapFS{"bin/sh": program("x"), "sh": file("no program"), "bin/mine": program("x")}, nil, []string{"bin/mine", "sh"}, "bin/sh (stands in for a program of the system)", 1},
+		"a link":                             {fstest.MapFS{"calc.py": &fstest.MapFile{Data: []byte("/etc/passwd"), Mode: os.ModeSymlink}}, nil, nil, "calc.py (no regular file)", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := takePatch(test.work, pristine, test.paths, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var files []string
+			for _, f := range []string{"bin/mine", "calc.py", "conftest.py", "sh", "src/b.py", "src/x/b.py"} {
+				if _, ok := p.files[f]; ok {
+					files = append(files, f)
+				}
+			}
+			if d := cmp.Diff(test.files, files); d != "" || len(files) != len(p.files) {
+				t.Errorf("files (-want +got):\n%s%v", d, p.files)
+			}
+			if got := strings.Join(p.refused, "\n"); got != test.refused || p.shams != test.shams {
+				t.Errorf("refused %q (%d), want %q (%d)", got, p.shams, test.refused, test.shams)
+			}
+		})
+	}
+	if _, err := takePatch(fstest.MapFS{"big": file(strings.Repeat("x", 2000))}, pristine, nil, 1000); err == nil {
+		t.Error("more than the size was taken")
+	}
+}
+
+// graderScript takes nobody's word: the tests' own summary has to count three, and
+// the exit code has to fit.
+const graderScript = `import json, sys
+x = json.load(sys.stdin)
+assert x["input"]["answer"] == "hidden"
+out = x["tests"]["output"]
+print("graded", x["applied"], out[-300:], file=sys.stderr)
+print("a line of its own")
+print(1.0 if x["tests"]["exit_code"] == 0 and "3 passed" in out else 0.0)
+`
+
+// work holds what agents do in an empty workspace, and what that is worth.
+var work = map[string]struct {
+	script string
+	reward float64
+	flag   string
+}{
+	"an honest fix":         {"echo 'def add(a, b): return a + b' > calc.py", 1, ""},
+	"nothing":               {"true", 0, ""},
+	"a wrong fix":           {"echo 'def add(a, b): return 3' > calc.py", 0, ""},
+	"a conftest.py":         {`printf 'import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n    o = yield\n    r = o.get_result()\n    r.outcome = "passed"\n' > conftest.py`, 0, "conftest.py"},
+	"a sitecustomize.py":    {`echo 'import os; print("3 passed"); os._exit(0)' > sitecustomize.py`, 0, "sitecustomize.py"},
+	"a shim on PATH":        {`mkdir bin; for p in python3 pytest bin/python3 bin/pytest; do printf '#!/bin/sh\necho 3 passed\n' > $p; chmod +x $p; done`, 0, "stands in for a program"},
+	"other tests":           {`mkdir tests; printf 'def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n' > tests/test_calc.py`, 0, ""},
+	"a fix and a conftest":  {`echo 'def add(a, b): return a + b' > calc.py; echo > conftest.py`, 1, "conftest.py"},
+	"an early exit":         {`echo 'import os; os._exit(0)' > calc.py`, 0, ""},
+	"a link to the answers": {`ln -s /etc/passwd calc.py`, 0, "no regular file"},
+	"too much":              {`head -c 2000000 /dev/zero > calc.py`, 0, "more than reward.size"},
+	"tests that hang":       {`echo 'import time; time.sleep(100)' > calc.py`, 0, ""},
+}
+
+// gradingOptions are a runner's whose agents' work is graded with real pytest.
+func gradingOptions(t *testing.T) Options {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs pytest a dozen times")
+	}
+	if exec.Command("python3", "-m", "pytest", "--version").Run() != nil {
+		t.Skip("python3 with pytest is not here: make test-sandbox installs it and runs this")
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"grade.py": graderScript, "pristine/calc.py": "def add(a, b): return a - b\n",
+		"pristine/tests/test_calc.py": "from calc import add\ndef test_a(): assert add(1, 2) == 3\ndef test_b(): assert add(5, 5) == 10\ndef test_c(): assert add(0, 4) == 4\n",
+	} {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := options(t)
+	o.Command, o.Workspace = []string{"/bin/sh", "-c", `eval "$DO"`}, true
+	o.Env = map[string]string{"DO": "input.do"}
+	o.Grading = &Grading{Command: []string{"python3", "grade.py"}, Tests: []string{"python3", "-m", "pytest", "-q", "-p", "no:cacheprovider"}, Dir: dir,
+		Pristine: filepath.Join(dir, "pristine"), Paths: []string{"**/*.py", "bin/**"}, Size: 1 << 20, Timeout: 20e9}
+	return o
+}
+
+func grades(t *testing.T, o Options, only ...string) {
+	o.Grading.Paths = []string{"calc.py", "lib/**"}
+	r := processes(t, o)
+	if !r.Grades() {
+		t.Fatal("it has no grader")
+	}
+	for name, test := range work {
+		if len(only) > 0 && !slices.Contains(only, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			if name == "tests that hang" {
+				r.grading.Timeout = 2e9
+				defer func() { r.grading.Timeout = 60e9 }()
+			} else {
+				r.grading.Timeout = 60e9
+			}
+			e := runnertest.Execution(strings.ReplaceAll(name, " ", "-"), test.script)
+			runnertest.Start(t, r, e)
+			if x := runnertest.Exit(t, r, string(e.Key.Rollout)); x.Code != 0 || x.Failure != "" {
+				t.Fatalf("exit %+v", x)
+			}
+			g, err := r.Grade(t.Context(), controller.Grading{Key: e.Key, Input: []byte(`{"answer": "hidden"}`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g.Reward != test.reward {
+				t.Errorf("reward %g, want %g", g.Reward, test.reward)
+			}
+			if flags := strings.Join(g.Flags, "\n"); !strings.Contains(flags, test.flag) || test.flag == "" && flags != "" {
+				t.Errorf("flags %q, want %q", flags, test.flag)
+			}
+			if left, _ := filepath.Glob(filepath.Join(o.State, "grading", "*")); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+func TestGrader(t *testing.T) {
+	grades(t, gradingOptions(t), "an honest fix", "a conftest.py", "tests that hang")
+}
+
+func TestSandboxedGrader(t *testing.T) {
+	o := gradingOptions(t)
+	shared := t.TempDir()
+	o = boxed(t, o, shared, sandbox.Limits{})
+	box := func(read ...string) *sandbox.Box {
+		b, err := sandbox.New(sandbox.Options{View: sandbox.View{Read: read}, Limits: sandbox.Limits{Memory: 1 << 30, Processes: 300, File: 1 << 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	o.Grading.TestBox, o.Grading.Box = box(), box(o.Grading.Dir)
+	grades(t, o)
+}
+
+func TestGraderThatFailsSaysWhy(t *testing.T) {
+	for name, test := range map[string]struct{ script, want string }{
+		"no number":   {"echo done", `printed no number on its last line, but "done"`},
+		"no finite":   {"echo nan", "printed no number"},
+		"nothing":     {"true", "printed no number"},
+		"a bad end":   {"echo missing >&2; exit 3", "ended with exit status 3\nlast lines of what it printed on standard error:\nmissing"},
+		"it hangs":    {"sleep 100", "took longer than reward.timeout"},
+		"it is right": {"cat > /dev/null; echo; echo ' 0.25 '", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			o.Command, o.Workspace = []string{"/bin/true"}, true
+			o.Grading = &Grading{Command: []string{"/bin/sh", "-c", test.script}, Timeout: 1e9}
+			r := processes(t, o)
+			e := runnertest.Execution("a", "")
+			runnertest.Start(t, r, e)
+			runnertest.Exit(t, r, "a")
+			g, err := r.Grade(t.Context(), controller.Grading{Key: e.Key, Input: []byte(`{}`)})
+			switch {
+			case test.want == "" && (err != nil || g.Reward != 0.25):
+				t.Errorf("%+v, %v", g, err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("error %v", err)
+			}
+			if _, err := r.Grade(t.Context(), controller.Grading{Key: e.Key, Input: []byte(`{}`)}); err == nil {
+				t.Error("what was left is graded twice")
+			}
+		})
+	}
+}
