@@ -160,6 +160,7 @@ func (s *server) routes(o serverOptions) http.Handler {
 	mux.Handle("/docs", two)
 	mux.Handle("/", one)
 	mux.Handle("GET /metrics", s.forServerKey(promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{})))
+	mux.HandleFunc("GET "+streamPath, serveStream)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		// A call that nobody has: an answer that comes from the database itself.
 		if _, err := s.store.Call(r.Context(), "none"); fulgur.KindOf(err) != fulgur.KindNotFound {

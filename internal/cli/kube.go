@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
@@ -17,20 +18,36 @@ func newKubernetes(_ context.Context, j controllerJob) (controller.Runner, error
 	if err != nil {
 		return nil, err
 	}
-	o.Run, o.Scope, o.Log = string(j.run), scope(j.dir, j.run), j.log
+	o.Run, o.Scope, o.Log = string(j.run), kubeScope(j), j.log
 	return kube.New(o)
+}
+
+// kubeScope names what a run's Jobs belong to. Controllers of one run may be on
+// several machines, in turn, and runs of one name on several machines may share a
+// namespace: what tells them apart is where their gateway is.
+func kubeScope(j controllerJob) string {
+	switch {
+	case j.file.Runner.AgentURL != "":
+		return j.file.Runner.AgentURL + "#" + string(j.run)
+	case j.leave: // of a server's
+		return j.url + "#" + string(j.run)
+	}
+	host, _ := os.Hostname()
+	return host + ":" + scope(j.dir, j.run)
 }
 
 // kubeOptions reads what the run file says of Jobs.
 func kubeOptions(f *runFile) (kube.Options, error) {
 	k := f.Runner.Kubernetes
 	o := kube.Options{
-		Kubeconfig: f.resolve(k.Kubeconfig), Namespace: f.Runner.Namespace,
+		Kubeconfig: f.resolve(k.Kubeconfig), Context: k.Context, Namespace: f.Runner.Namespace, Agent: k.AgentContainer,
+		Keep: time.Duration(k.Keep), Lease: time.Duration(k.Lease),
+		Isolated: k.Isolation == "policy", ProbeImage: k.ProbeImage, GatewayPods: k.GatewayPods, GatewayNamespace: k.GatewayNamespace,
 		Image: f.Runner.Image, Command: config.Expand(f.Agent.Command, ""), Memory: int64(f.Runner.Limits.Memory),
 		Env: f.Agent.Input.Env, InputFile: f.Agent.Input.File,
 	}
-	if f.Agent.Input.Stdin || f.Agent.Worker {
-		return o, usageErr(fulgur.E(fulgur.KindUnsupported, "check the runner", "runner.kind kubernetes gives an agent its input by agent.input.env, by agent.input.file or in the template, and starts one Job per rollout: leave out agent.input.stdin and agent.worker", nil))
+	if k.Pull != "auto" {
+		o.PullPolicy = kube.PullPolicy(k.Pull)
 	}
 	if f.Runner.JobTemplate == "" {
 		return o, nil

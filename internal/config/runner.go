@@ -12,7 +12,7 @@ type Runner struct {
 	Kind string `json:"kind" jsonschema:"enum=local,enum=container,enum=kubernetes"`
 	// Agents that run at once; auto: what the schedule asks for, within memory.
 	Slots Slots `json:"slots" jsonschema:"minimum=1"`
-	// Agents that may be starting at once; 0: as many as suit the kind.
+	// Agents that may be starting at once; 0: as many as suit the kind (kubernetes: 100; else twice the cores, at least 4).
 	Starting int `json:"starting" jsonschema:"minimum=0,maximum=100000"`
 	// Agents that are started per minute at most; 0: no limit.
 	StartRate int `json:"start_rate" jsonschema:"minimum=0,maximum=1000000"`

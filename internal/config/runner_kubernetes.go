@@ -1,18 +1,54 @@
 package config
 
+import "time"
+
 // Kubernetes is what only runner.kind: kubernetes looks at.
 type Kubernetes struct {
 	// The kubeconfig that leads to the cluster; empty: the variable KUBECONFIG, the cluster that this process runs in, or ~/.kube/config.
 	Kubeconfig string `json:"kubeconfig"`
+	// The kubeconfig's context; empty: its current one.
+	Context string `json:"context"`
+	// The container whose end is the attempt's; empty: the one called agent, else the first.
+	AgentContainer string `json:"agent_container"`
+	// When nodes fetch the image of the built-in template; auto: Kubernetes' own rule (Always for the tag latest, else IfNotPresent).
+	Pull string `json:"pull" jsonschema:"enum=auto,enum=Always,enum=IfNotPresent,enum=Never"`
+	// How long a Job stays after its end is on record; 0s: it goes at once.
+	Keep Duration `json:"keep"`
+	// How long the Jobs of a run outlive its last controller, before those of other runs remove them.
+	Lease Duration `json:"lease"`
+	// What keeps agents from everything but the gateway (docs/kubernetes.md). policy: a NetworkPolicy per run, which a probe on each node shows to hold before the first rollout, or the run is refused. none: nothing of Fulgur's; for code that you trust, or a namespace that has policies of its own.
+	Isolation string `json:"isolation" jsonschema:"enum=policy,enum=none"`
+	// The image of the probe: one with the program fulgur. With isolation: none, empty: nothing is tried.
+	ProbeImage string `json:"probe_image"`
+	// Labels of the gateway's pods, where they run in this cluster: a policy sees pods, not Services.
+	GatewayPods map[string]string `json:"gateway_pods"`
+	// Their namespace; empty: that of the Jobs.
+	GatewayNamespace string `json:"gateway_namespace"`
 }
 
 // kubernetes checks what kind kubernetes has of its own.
 func (c *checker) kubernetes() {
 	r := c.f.Runner
+	k := r.Kubernetes
 	if r.Image == "" && r.JobTemplate == "" {
 		c.fail("runner.image", "missing: name the image that agents run in, or a runner.job_template")
 	}
+	if r.Image != "" && r.JobTemplate != "" {
+		c.noEffect("runner.image", "with runner.job_template: the template names its images")
+	}
 	if r.Namespace == "" {
 		c.fail("runner.namespace", "want the namespace that the Jobs are made in")
+	}
+	if time.Duration(k.Lease) < time.Minute {
+		c.fail("runner.kubernetes.lease", "want at least 1m: a controller that is started again must find its Jobs")
+	}
+	if k.Isolation == "policy" && k.ProbeImage == "" {
+		c.fail("runner.kubernetes.probe_image", "missing: name an image with the program fulgur, which shows on each node that agents reach the gateway and nothing else; or write isolation: none")
+	}
+	if c.f.Agent.Worker {
+		c.fail("agent.worker", "a Job runs one rollout: use runner.kind: local for workers")
+	}
+	if c.f.Agent.Input.Stdin {
+		c.fail("agent.input.stdin", "a Job has no standard input: use agent.input.env or agent.input.file, or the template")
 	}
 }

@@ -39,11 +39,24 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 	var keys []plan.Key
 	var unwanted []*batchv1.Job
 	r.mu.Lock()
+	r.leaving = false
 	for i := range all {
 		job := &all[i]
 		key := plan.Key{Rollout: fulgur.RolloutID(job.Annotations[noteRollout]), Attempt: fulgur.AttemptID(job.Annotations[noteAttempt])}
-		switch _, ok := wanted[key]; {
-		case r.live[key] != nil || r.done[key] != nil: // this runner's own
+		_, ok := wanted[key]
+		if a := r.live[key]; a != nil && a.name == job.Name { // this runner's own, which leads again
+			if ok {
+				keys = append(keys, key)
+				delete(wanted, key)
+			} else {
+				r.stopLocked(a)
+			}
+			continue
+		}
+		if a := r.done[key]; a != nil && a.name == job.Name { // its end was told, and came on no record
+			r.dropLocked(a)
+		}
+		switch {
 		case job.Labels[labelProbe] != "", !ok, job.DeletionTimestamp != nil:
 			unwanted = append(unwanted, job)
 		default:
@@ -54,8 +67,12 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 		}
 	}
 	for key, l := range wanted {
+		if r.live[key] != nil { // its Job is still to be made
+			keys = append(keys, key)
+			continue
+		}
 		// A handle with a UID is of a Job that was there.
-		if l.Phase == fulgur.PhaseRunning && strings.Count(l.Handle, "/") == 2 && r.live[key] == nil && r.done[key] == nil {
+		if l.Phase == fulgur.PhaseRunning && strings.Count(l.Handle, "/") == 2 {
 			a := &attempt{key: key, name: "gone " + l.Handle, phase: fulgur.PhaseRunning, jobGone: true}
 			r.live[key], r.byName[a.name] = a, a
 			keys = append(keys, key)

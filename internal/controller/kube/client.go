@@ -74,7 +74,7 @@ func newClient(base string, h *http.Client, namespace string, qps float64) *clie
 		namespace = "default"
 	}
 	if qps <= 0 {
-		qps = 20
+		qps = 50
 	}
 	return &client{base: base, http: h, ns: namespace, limit: rate.NewLimiter(rate.Limit(qps), int(2*qps)+1), mended: make(chan struct{})}
 }

@@ -199,11 +199,37 @@ func (r *Runner) Close() error {
 	}
 	r.closed = true
 	close(r.gone)
-	for _, a := range r.live {
-		r.stopLocked(a)
+	leave := r.leaving
+	if !leave {
+		for _, a := range r.live {
+			r.stopLocked(a)
+		}
 	}
 	r.mu.Unlock()
 	left := 0
+	if !leave {
+		left = r.waitGone()
+	}
+	r.cancel()
+	r.wg.Wait()
+	close(r.events)
+	if left > 0 {
+		return fulgur.E(fulgur.KindTimeout, "close the Kubernetes runner", fmt.Sprintf("%d Jobs were not gone after %s; the next start of this run removes them", left, r.Grace+closeLimit), nil)
+	}
+	return nil
+}
+
+// Leave implements controller.Leaver: the Jobs go on, and those that have ended
+// wait for the next controller to ask.
+func (r *Runner) Leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaving = true
+}
+
+// waitGone waits until no Job is left, and returns how many still are when its
+// patience ends.
+func (r *Runner) waitGone() (left int) {
 	limit := time.NewTimer(r.Grace + closeLimit)
 	defer limit.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -228,11 +254,5 @@ func (r *Runner) Close() error {
 			waits = false
 		}
 	}
-	r.cancel()
-	r.wg.Wait()
-	close(r.events)
-	if left > 0 {
-		return fulgur.E(fulgur.KindTimeout, "close the Kubernetes runner", fmt.Sprintf("%d Jobs were not gone after %s; the next start of this run removes them", left, r.Grace+closeLimit), nil)
-	}
-	return nil
+	return left
 }

@@ -87,8 +87,8 @@ func (o *maker) build(name string, e controller.Execution) (objects, error) {
 	if o.InputFile {
 		mountInput(pod, agent, secret, e.Input)
 	}
-	if len(o.HostAliases) > 0 {
-		pod.HostAliases = append(pod.HostAliases, o.HostAliases...)
+	if o.alias != nil {
+		pod.HostAliases = append(pod.HostAliases, *o.alias)
 	}
 	if err := limits(job, secret); err != nil {
 		return objects{}, err

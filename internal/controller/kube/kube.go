@@ -23,7 +23,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
-// Runner runs Jobs. It implements controller.Runner and controller.Acknowledger.
+// Runner runs Jobs. It implements controller.Runner, Acknowledger, Leaver and Prover.
 type Runner struct {
 	*maker
 	c   *client
@@ -39,14 +39,15 @@ type Runner struct {
 	ring   chan struct{} // the outbox has
 	begun  sync.Once
 
-	mu     sync.Mutex
-	closed bool
-	live   map[plan.Key]*attempt // whose exit is not sent yet
-	done   map[plan.Key]*attempt // whose exit is not acknowledged yet
-	byName map[string]*attempt   // of both, by the Job's name
-	queue  []*attempt            // to be created
-	outbox []controller.Event
-	gate   gate
+	mu      sync.Mutex
+	closed  bool
+	leaving bool
+	live    map[plan.Key]*attempt // whose exit is not sent yet
+	done    map[plan.Key]*attempt // whose exit is not acknowledged yet
+	byName  map[string]*attempt   // of both, by the Job's name
+	queue   []*attempt            // to be created
+	outbox  []controller.Event
+	gate    gate
 }
 
 // attempt is one execution. Its fields are guarded by Runner.mu, but for those

@@ -27,14 +27,21 @@ type Options struct {
 	Env       map[string]string // NAME: literal, or a path such as input.question
 	InputFile bool              // the input is a file, which FULGUR_INPUT_FILE names
 
-	PullPolicy  corev1.PullPolicy
-	HostAliases []corev1.HostAlias // the gateway's name, where DNS is closed
+	PullPolicy corev1.PullPolicy // of the built-in template; "": Kubernetes' own rule
 
 	Grace      time.Duration // between the request to end and force, where the template says nothing; 0: 5 s
 	ImageLimit time.Duration // how long a pull may fail before the attempt does; 0: 20 s
 	Keep       time.Duration // how long a Job stays after its end is on record; 0: it goes at once
 	Lease      time.Duration // how long a run's Jobs outlive its last controller; 0: 10 min
-	QPS        float64       // requests per second at most; 0: 20
+	QPS        float64       // requests per second at most; 0: 50
+
+	// Isolated gives the run a NetworkPolicy, which Prove shows to hold.
+	Isolated         bool
+	ProbeImage       string            // with the program fulgur; "": Prove tries nothing
+	ProbeCommand     []string          // in place of the image's entry point
+	ProbeLimit       time.Duration     // for all nodes together; 0: 5 min
+	GatewayPods      map[string]string // labels, where the gateway runs in the cluster
+	GatewayNamespace string            // "": Namespace
 
 	Log *slog.Logger // nil: nothing is logged
 }
@@ -42,7 +49,8 @@ type Options struct {
 // maker makes the objects of attempts.
 type maker struct {
 	Options
-	scope string // as a label
+	scope string            // as a label
+	alias *corev1.HostAlias // the gateway's name, where DNS is closed; set before the first Job
 
 	mu        sync.Mutex
 	templates map[string]*Template // v1's, one a rollout, by their text
@@ -60,7 +68,7 @@ func newMaker(o Options) (*maker, error) {
 	for _, d := range []struct {
 		value *time.Duration
 		def   time.Duration
-	}{{&o.Grace, 5 * time.Second}, {&o.ImageLimit, 20 * time.Second}, {&o.Lease, 10 * time.Minute}} {
+	}{{&o.Grace, 5 * time.Second}, {&o.ImageLimit, 20 * time.Second}, {&o.Lease, 10 * time.Minute}, {&o.ProbeLimit, 5 * time.Minute}} {
 		if *d.value <= 0 {
 			*d.value = d.def
 		}
@@ -91,3 +99,6 @@ func (o *maker) compiled(source string) (*Template, error) {
 	o.templates[source] = t
 	return t, nil
 }
+
+// PullPolicy says when nodes fetch an image.
+type PullPolicy = corev1.PullPolicy
