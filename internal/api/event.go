@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -12,6 +14,7 @@ import (
 const (
 	maxAgentEvent = 1 << 20
 	maxEventType  = 256
+	maxNesting    = 500 // objects and lists in each other: a trainer's Python reads a thousand
 )
 
 // EventLimits bound what one attempt's credential may post in all. Zero: the
@@ -49,7 +52,7 @@ type spent struct {
 const maxBudgets = 1 << 14
 
 // NewEventBudget returns a budget. refused (nil: nobody) is told of each event
-// that is refused: "size", "count" or "bytes".
+// that is refused: "size", "nesting", "count" or "bytes".
 func NewEventBudget(l EventLimits, past EventLog, refused func(reason string)) *EventBudget {
 	if l.Count == 0 {
 		l.Count = 10_000
@@ -77,6 +80,8 @@ func (b *EventBudget) Take(ctx context.Context, who fulgur.Identity, kind string
 		return refuse("size", "An event's type has at most %d bytes, this one has %d", maxEventType, len(kind))
 	case len(data) > maxAgentEvent:
 		return refuse("size", "An agent's event has at most %d bytes of data, this one has %d", maxAgentEvent, len(data))
+	case tooDeep(data):
+		return refuse("nesting", "An agent's event is nested at most %d deep, this one is deeper: nobody could read it", maxNesting)
 	}
 	s := b.of(fulgur.AttemptKey{Rollout: who.Rollout, Attempt: who.Attempt})
 	s.mu.Lock()
@@ -115,4 +120,24 @@ func (b *EventBudget) of(k fulgur.AttemptKey) *spent {
 		b.spent[k] = s
 	}
 	return s
+}
+
+// tooDeep says whether JSON is nested more than maxNesting deep.
+func tooDeep(data []byte) bool {
+	if bytes.Count(data, []byte{'['})+bytes.Count(data, []byte{'{'}) <= maxNesting {
+		return false // nearly always
+	}
+	depth := 0
+	for dec := json.NewDecoder(bytes.NewReader(data)); depth <= maxNesting; {
+		t, err := dec.Token()
+		switch d, _ := t.(json.Delim); {
+		case err != nil: // its end
+			return false
+		case d == '[' || d == '{':
+			depth++
+		case d != 0:
+			depth--
+		}
+	}
+	return true
 }

@@ -16,7 +16,7 @@ func decode(body []byte, into any) (all []Member, err error) {
 	if !ok {
 		return nil, json.Unmarshal(body, into)
 	}
-	r := requestReader{textReader: textReader{scanner: scanner{b: body}}}
+	r := requestReader{textReader: textReader{scanner: scanner{b: body, most: maxNesting}}}
 	if !r.read() || r.torn || !r.utf8() {
 		return nil, json.Unmarshal(body, into)
 	}

@@ -23,6 +23,9 @@ func ReadObject(body []byte, into any) (object []byte, refusal string, wrong err
 	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
 		return nil, "Request body must be a JSON object", nil
 	}
+	if all == nil && TooDeep(body) {
+		return nil, Deep, nil
+	}
 	k := twice(all)
 	if all == nil {
 		k = Duplicate(body)
@@ -31,4 +34,33 @@ func ReadObject(body []byte, into any) (object []byte, refusal string, wrong err
 		return nil, fmt.Sprintf("The field %q stands twice in the request body: send it once", k), nil
 	}
 	return body, "", err
+}
+
+// maxNesting is how deep a request's objects and lists may lie in each other. Go reads
+// ten thousand, a trainer's Python a thousand: it could read none of the rollout's
+// calls any more. Deep refuses what is TooDeep.
+const (
+	maxNesting = 500
+	Deep       = "The request body is nested more than 500 deep: nobody could read its record"
+)
+
+// TooDeep says whether valid JSON is nested deeper than a request may be.
+func TooDeep(body []byte) bool {
+	if bytes.Count(body, []byte{'['})+bytes.Count(body, []byte{'{'}) <= maxNesting {
+		return false
+	}
+	depth := 0
+	for i := 0; i < len(body); i++ {
+		switch body[i] {
+		case '"':
+			i = stringEnd(body, i) - 1
+		case '[', '{':
+			if depth++; depth > maxNesting {
+				return true
+			}
+		case ']', '}':
+			depth--
+		}
+	}
+	return false
 }

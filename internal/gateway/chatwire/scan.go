@@ -31,6 +31,7 @@ type scanner struct {
 	b     []byte // not changed as long as what was read of it is used
 	i     int
 	depth int
+	most  int    // nesting that is taken; 0: maxDepth
 	bad   bool   // what was read is no JSON; nothing more is
 	high  uint64 // has a high bit where strings may have bytes beyond ASCII
 }
@@ -70,7 +71,7 @@ func (s *scanner) ended() bool { return s.peek() == 0 && s.i == len(s.b) && !s.b
 // enter goes into the object or list that starts here, and says whether there is
 // anything in it.
 func (s *scanner) enter(end byte) bool {
-	if s.depth++; s.depth > maxDepth {
+	if s.depth++; s.depth > maxDepth || s.most > 0 && s.depth > s.most {
 		s.fail()
 		return false
 	}

@@ -55,7 +55,8 @@ func Run(t *testing.T, s Subject) {
 }
 
 func refuses(t *testing.T, s Subject) {
-	for is, body := range map[string]string{"half an object": `{"a":`, "a list": `[]`, "a number": `1`, "bad UTF-8": "{\"a\":\"\xff\"}", "two values": `{} {}`} {
+	for is, body := range map[string]string{"half an object": `{"a":`, "a list": `[]`, "a number": `1`, "bad UTF-8": "{\"a\":\"\xff\"}", "two values": `{} {}`,
+		"nested so deep that no Python reads its record": `{"messages":` + strings.Repeat(`[{"a":`, 400) + "1" + strings.Repeat("}]", 400) + "}"} {
 		if _, err := s.Dialect.Parse([]byte(body)); fulgur.KindOf(err) != fulgur.KindInvalid || fulgur.PublicMessage(err) == "" {
 			t.Errorf("%s: %v", is, err)
 		}

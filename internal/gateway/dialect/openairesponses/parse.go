@@ -16,6 +16,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect"
 )
 
@@ -58,6 +59,9 @@ func (Dialect) Parse(body []byte) (*call.Request, error) {
 	}
 	if !utf8.Valid(body) || !json.Valid(body) { // bounds the depth too, which gjson does not
 		return nil, invalid("Invalid JSON in request body")
+	}
+	if chatwire.TooDeep(body) {
+		return nil, invalid(chatwire.Deep)
 	}
 	root := gjson.ParseBytes(body)
 	if !root.IsObject() {
