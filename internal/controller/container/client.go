@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // client is a program with docker's command line.
@@ -176,7 +177,19 @@ type state struct {
 	}
 	Config struct {
 		Labels map[string]string
+		Env    []string
 	}
+}
+
+// credentials are what an adopted container's log must not show: its controller
+// knew them, and its environment still does.
+func (s *state) credentials() (out []string) {
+	for _, kv := range s.Config.Env {
+		if name, v, _ := strings.Cut(kv, "="); v != "" && v != sandbox.Placeholder && (name == "OPENAI_API_KEY" || name == "ANTHROPIC_API_KEY" || name == "AGL_KEY") {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 // started says whether its program has ever run.

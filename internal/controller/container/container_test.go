@@ -3,6 +3,7 @@ package container
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -98,7 +99,7 @@ func options(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	return Options{
-		Program: p, Image: image, Pull: "never", Command: []string{"/bin/agent"}, Scope: t.Name(), Grace: grace, State: t.TempDir(), Network: "none",
+		Program: p, Image: image, Pull: "never", Command: []string{"/bin/agent"}, Scope: fmt.Sprint(os.Getpid(), t.Name()), Grace: grace, State: t.TempDir(), Network: "none",
 		Env:    map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"},
 		Mounts: []string{os.TempDir() + ":" + os.TempDir()}, // the folders of the tests
 		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -141,7 +142,7 @@ func containers(t *testing.T, r *Runner) []string {
 
 func TestAnEndedContainerStaysUntilItsEndIsOnRecord(t *testing.T) {
 	r := runner(t, options(t))
-	e := runnertest.Execution("a", "say hello; exit 3")
+	e := runnertest.Execution("a", "say hello; env OPENAI_API_KEY; exit 3")
 	runnertest.Start(t, r, e)
 	runnertest.Exit(t, r, "a")
 	if n := len(containers(t, r)); n != 1 {
@@ -154,7 +155,7 @@ func TestAnEndedContainerStaysUntilItsEndIsOnRecord(t *testing.T) {
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("adopted %v, %v", keys, err)
 	}
-	if x := runnertest.Exit(t, again, "a"); x.Code != 3 || !strings.Contains(x.Tail, "hello") {
+	if x := runnertest.Exit(t, again, "a"); x.Code != 3 || !strings.Contains(x.Tail, "hello") || strings.Contains(x.Tail, "secret-a") {
 		t.Errorf("exit %+v", x)
 	}
 	again.Acknowledge(keys)

@@ -108,6 +108,9 @@ func (r *Runner) reopenDoor(x *box) error {
 	if err != nil {
 		return fulgur.E(fulgur.KindInternal, "", "the relay of a container cannot be opened again", err)
 	}
+	if t.Pass.Key != "" {
+		x.secrets = append(x.secrets, t.Pass.Key)
+	}
 	x.door, err = listenDoor(dir, t)
 	return err
 }

@@ -326,6 +326,7 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 			continue
 		}
 		x := newBox(k, r.nameOf(k))
+		x.secrets = s.credentials()
 		if err := r.reopenDoor(x); err != nil {
 			r.Log.Warn("a container of an earlier controller cannot be taken over", "container", x.name, "err", err)
 			dead = append(dead, s.ID)
