@@ -326,9 +326,9 @@ func TestAnAttemptThatCalledIsNotStartedAgain(t *testing.T) {
 
 func TestTimeoutStaysTheReason_CL01(t *testing.T) {
 	h := open(t).start(setup{wrap: func(s *store.Store) controller.Store { return &flaky{Store: s, left: 2} }, limits: plan.Limits{Table: plan.Table{Retries: 2}}})
-	id := h.create(func(s *fulgur.RolloutSpec) { s.Timeout = 100 * time.Millisecond }, "ignore; say thinking; hang")[0]
+	id := h.create(func(s *fulgur.RolloutSpec) { s.Timeout = 500 * time.Millisecond }, "ignore; say thinking; hang")[0]
 	r := h.ended(id)
-	if o := r.Outcome; r.State != fulgur.Failed || o.Class != fulgur.OutcomeAgent || o.Reason != "timeout" || !strings.Contains(o.Message, "100ms") || !strings.Contains(o.Message, "thinking") {
+	if o := r.Outcome; r.State != fulgur.Failed || o.Class != fulgur.OutcomeAgent || o.Reason != "timeout" || !strings.Contains(o.Message, "500ms") || !strings.Contains(o.Message, "thinking") {
 		t.Errorf("outcome %+v", *o)
 	}
 }

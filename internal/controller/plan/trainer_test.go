@@ -22,6 +22,7 @@ func TestTrainerThatIsGone(t *testing.T) {
 		"a run that never had one":         {{0, fulgur.Lease{}, false}, {1000, fulgur.Lease{}, false}},
 		"one that renews":                  {{0, lease("a", 10), false}, {50, lease("a", 60), false}, {100, lease("a", 110), false}},
 		"one that died":                    {{0, lease("a", 10), false}, {50, lease("a", 10), false}, {60, lease("a", 10), true}},
+		"one with a lease for long":        {{0, lease("a", 1000), false}, {900, lease("a", 1000), false}, {1000, lease("a", 1000), true}},
 		"one that stopped":                 {{0, lease("a", 10), false}, {10, fulgur.Lease{}, false}, {70, fulgur.Lease{}, true}},
 		"one that comes back":              {{0, lease("a", 10), false}, {60, lease("a", 10), true}, {70, lease("b", 80), false}},
 		"dead before the controller began": {{0, lease("a", -500), false}, {60, lease("a", -500), true}},
