@@ -36,6 +36,13 @@ func (c *checker) kubernetes() {
 	if r.Image != "" && r.JobTemplate != "" {
 		c.noEffect("runner.image", "with runner.job_template: the template names its images")
 	}
+	for _, key := range []string{"runner.limits.processes", "runner.limits.file_size", "runner.limits.cpu_time"} {
+		c.noEffect(key, "with runner.kind: kubernetes: a cluster limits these by its nodes")
+	}
+	if r.JobTemplate != "" {
+		c.noEffect("runner.limits.memory", "with runner.job_template: write it there")
+		c.noEffect("agent.command", "with runner.job_template: write it there")
+	}
 	if r.Namespace == "" {
 		c.fail("runner.namespace", "want the namespace that the Jobs are made in")
 	}

@@ -7,9 +7,12 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -34,6 +37,14 @@ func (r *Runner) endLocked(a *attempt, x plan.Exit) {
 		r.standsLocked(a, fulgur.PhaseRunning, "")
 	}
 	a.ending = true
+	if (x.Code != 0 || x.Failure != "") && a.uid != "" && !a.jobGone && !a.stopping {
+		ev := r.endEvent(a, x)
+		r.spawn(func(ctx context.Context) {
+			if err := r.c.call(ctx, http.MethodPost, r.c.path("v1/events"), nil, ev, nil); err != nil && ctx.Err() == nil {
+				r.log.Info("no Event was written on a Job", "job", ev.InvolvedObject.Name, "err", err)
+			}
+		})
+	}
 	if x.Code == 0 && x.Failure == "" || a.tail != "" || a.pod == nil || a.podGone || !started(a) {
 		x.Tail = a.tail
 		r.sendLocked(controller.Event{Key: a.key, Exit: &x})
@@ -45,6 +56,27 @@ func (r *Runner) endLocked(a *attempt, x plan.Exit) {
 		defer r.mu.Unlock()
 		r.sendLocked(controller.Event{Key: a.key, Exit: &x})
 	})
+}
+
+// endEvent tells people who look at the Job, or at what there was of it, why its
+// agent ended.
+func (r *Runner) endEvent(a *attempt, x plan.Exit) *corev1.Event {
+	reason, message := x.Failure, x.Message
+	if reason == "" {
+		reason = plan.ReasonExit
+		message = fmt.Sprintf("the agent exited with code %d", x.Code)
+	}
+	if len(message) > 1000 {
+		message = message[:1000]
+	}
+	now := metav1.Now()
+	return &corev1.Event{
+		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: a.name + ".", Namespace: r.Namespace},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "batch/v1", Kind: "Job", Namespace: r.Namespace, Name: a.name, UID: types.UID(a.uid)},
+		Reason:         "Agent" + strings.ToUpper(reason[:1]) + reason[1:], Message: strings.ToValidUTF8(message, "?"), Type: corev1.EventTypeWarning,
+		Source: corev1.EventSource{Component: "fulgur"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
 }
 
 // started says whether the agent's container has, or had, a log.

@@ -39,6 +39,7 @@ type api struct {
 	watch    func(r *http.Request, w io.Writer) bool         // plays a watch of its own
 	noPods   bool                                            // Jobs get none
 	log      string
+	events   []string
 }
 
 type change struct {
@@ -216,6 +217,9 @@ func (a *api) actLocked(r *http.Request, kind, name string, body []byte) (int, a
 	case "DELETE leases":
 		delete(a.leases, name)
 		return 200, struct{}{}
+	case "POST events":
+		a.events = append(a.events, string(body))
+		return 201, struct{}{}
 	case "GET events":
 		return 200, list[corev1.Event]{}
 	}

@@ -92,9 +92,14 @@ func TestAnAttemptsWay(t *testing.T) {
 	a.has(name("a"), true) // until its end is on record
 	r.Acknowledge([]plan.Key{ev.Key})
 	a.has(name("a"), false)
-	// Job, Secret, log, deletion; beside them two lists, two watches, three of leases.
-	if n := a.count("", begin) - 7; n > 4 {
+	// Job, Secret, log, Event, deletion; beside them two lists, two watches, three of leases.
+	if n := a.count("", begin) - 7; n > 5 {
 		t.Errorf("%d requests: %v", n, a.requests)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.events) != 1 || !strings.Contains(a.events[0], `"reason":"AgentExit"`) || !strings.Contains(a.events[0], "exited with code 3") {
+		t.Errorf("events %v", a.events)
 	}
 }
 
