@@ -27,6 +27,7 @@ type controllerJob struct {
 	holder string                           // of the controller's lease; "": made up
 	say    func(format string, args ...any) // for people; startController fills it in
 
+	tell     func(string)          // what people shall see at once; nil: the log is what they see
 	leave    bool                  // what runs at the end is left to the next controller, where the runner can
 	pool     *controller.Pool      // slots that controllers of other runs share; nil: none do
 	registry prometheus.Registerer // gets the controller's metrics; nil: nobody does
@@ -58,7 +59,7 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 			return nil, errors.Join(err, runner.Close())
 		}
 	}
-	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Pool: j.pool, Leave: j.leave, Log: j.log}, j.store, j.gate, runner)
+	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Pool: j.pool, Leave: j.leave, Tell: j.tell, Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())
 	}

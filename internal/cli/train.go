@@ -285,7 +285,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 		return trainer.Result{}, err
 	}
 	stopAgents, err := j.app.startController(ctx, controllerJob{
-		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m, holder: soleHolder, registry: s.registry,
+		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m, holder: soleHolder, registry: s.registry, tell: w.say,
 	})
 	if err != nil {
 		return trainer.Result{}, err

@@ -87,7 +87,8 @@ type Options struct {
 	// Orphaned is how long a run's trainer may be gone, after it had the run's
 	// lease, until its agents are ended and no more are started. 0: a minute.
 	Orphaned time.Duration
-	Log      *slog.Logger // nil: nothing is logged
+	Tell     func(text string) // what people shall see at once, beside the log; nil: the log has it
+	Log      *slog.Logger      // nil: nothing is logged
 }
 
 // Controller runs the agents of one run. Several may exist; the one that holds
@@ -113,6 +114,9 @@ type Controller struct {
 	pace     plan.Pace
 	seat     *seat // in the pool; nil: there is none
 	orphaned bool  // the run's trainer is gone
+
+	waits     string // why agents wait for room, as it was told; "": none does
+	waitsTold time.Time
 }
 
 // New checks the options and makes a controller. gate may be nil: then no call
@@ -207,7 +211,7 @@ func (c *Controller) lead(ctx context.Context) error {
 	c.inbox = make(chan func(), 256)
 	c.queue, c.slots, c.byID = plan.NewQueue(), nil, map[fulgur.RolloutID]*execution{}
 	c.openings, c.starts = map[fulgur.RolloutID]*opening{}, nil
-	c.pace, c.orphaned = plan.Pace{PerMinute: c.o.Limits.Rate}, false
+	c.pace, c.orphaned, c.waits = plan.Pace{PerMinute: c.o.Limits.Rate}, false, ""
 	c.mute.Store(false)
 	c.ends.setIdle(true)
 	c.seat = c.o.Pool.join(c.o.Weight)

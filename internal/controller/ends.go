@@ -77,9 +77,9 @@ func (s *ends) setIdle(idle bool) {
 	}
 }
 
-// tell puts f on record together with others that end now, and returns when
+// enlist puts f on record together with others that end now, and returns when
 // that is done or given up.
-func (c *Controller) tell(ctx context.Context, f *finishing) {
+func (c *Controller) enlist(ctx context.Context, f *finishing) {
 	f.done = make(chan struct{})
 	full, first := c.ends.add(f)
 	if !first {

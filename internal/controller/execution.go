@@ -114,7 +114,7 @@ func (c *Controller) stands(e *execution, ev Event) {
 	}
 	if e.why != ev.Why {
 		e.why = ev.Why
-		c.log.Warn("an agent waits for room", "rollout", ev.Key.Rollout, "attempt", ev.Key.Attempt, "why", ev.Why)
+		c.log.Debug("an agent waits for room", "rollout", ev.Key.Rollout, "attempt", ev.Key.Attempt, "why", ev.Why)
 	}
 }
 
@@ -251,7 +251,7 @@ func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end
 	if late != nil {
 		f.report = *late
 	}
-	c.tell(ctx, f)
+	c.enlist(ctx, f)
 }
 
 // report writes a phase. A refusal means that the rollout moved on without us.

@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type outside struct {
 	c      *cluster
 	events chan controller.Event
 	left   bool
+	queued bool // what starts is not running yet
 }
 
 func (r *outside) Name() string                    { return "outside" }
@@ -35,7 +37,7 @@ func (r *outside) Start(_ context.Context, e controller.Execution) (controller.S
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	r.c.runs[e.Key] = true
-	return controller.Started{Handle: "job/" + string(e.Key.Rollout), Running: true}, nil
+	return controller.Started{Handle: "job/" + string(e.Key.Rollout), Running: !r.queued}, nil
 }
 
 func (r *outside) Stop(_ context.Context, k plan.Key) error {
@@ -119,5 +121,53 @@ func TestWhatLivesOnIsLeftToTheSuccessor(t *testing.T) {
 				return len(cl.acked) > 0 && cl.acked[len(cl.acked)-1] == key
 			})
 		})
+	}
+}
+
+// CK-03, without a cluster: agents that wait for room that others have are told of
+// once, their start clock stands, and they run when there is room.
+func TestAgentsThatWaitForRoom(t *testing.T) {
+	h := open(t)
+	cl := &cluster{runs: map[plan.Key]bool{}}
+	r := &outside{c: cl, events: make(chan controller.Event, 8), queued: true}
+	var mu sync.Mutex
+	var told []string
+	c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 4, Starting: 1, Start: 200 * time.Millisecond}, LeaseTTL: 500 * time.Millisecond,
+		Tell: func(text string) { mu.Lock(); defer mu.Unlock(); told = append(told, text) }}, h.store, h.model, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	ids := h.create(nil, "", "", "")
+	for _, id := range ids { // one may be starting at once; what waits is none of those
+		key := plan.Key{Rollout: id, Attempt: "0"}
+		runnertest.Until(t, string(id)+" was given to the runner", func() bool { cl.mu.Lock(); defer cl.mu.Unlock(); return cl.runs[key] })
+		r.events <- controller.Event{Key: key, Phase: fulgur.PhaseWaiting, Why: "exceeded quota: jobs=0"}
+	}
+	runnertest.Until(t, "all wait", func() bool { return c.Stats().Waiting == 3 })
+	time.Sleep(400 * time.Millisecond) // twice the start clock, which stands
+	if s := c.Stats(); s.Waiting != 3 || len(s.Outcomes) > 0 {
+		t.Errorf("%+v", s)
+	}
+	for _, id := range ids {
+		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Phase: fulgur.PhaseStarting}
+		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Handle: "job"}
+		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Exit: &plan.Exit{}}
+		if got := h.ended(id); got.State != fulgur.Succeeded {
+			t.Errorf("%s: %+v", id, got.Outcome)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(told) != 2 || !strings.Contains(told[0], "wait for room: exceeded quota: jobs=0") || !strings.Contains(told[1], "any more") {
+		t.Errorf("told %q", told)
 	}
 }

@@ -26,9 +26,9 @@ func (c *Controller) watchTrainer(ctx context.Context) {
 			if gone != c.orphaned {
 				c.orphaned = gone
 				if gone {
-					c.log.Warn("the run's trainer is gone: its agents are ended, and none is started until it comes back", "run", c.o.Run)
+					c.tell("the trainer of run " + string(c.o.Run) + " is gone: its agents are ended, and none is started until it is back")
 				} else {
-					c.log.Info("the run's trainer is back", "run", c.o.Run)
+					c.tell("the trainer of run " + string(c.o.Run) + " is back")
 				}
 			}
 		})

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -83,13 +85,41 @@ func (s *stats) snapshot() Stats {
 // gauges publishes the loop's numbers.
 func (c *Controller) gauges() {
 	starting, waiting := 0, 0
+	var why string // of the one that waits longest
 	for _, e := range c.slots {
 		switch {
 		case e.Waits:
-			waiting++
+			if waiting++; waiting == 1 {
+				why = e.why
+			}
 		case e.Phase != fulgur.PhaseRunning:
 			starting++
 		}
 	}
 	c.stats.gauges(c.queue.Len(), starting, waiting, len(c.slots)-starting-waiting)
+	c.tellWaits(waiting, why)
+}
+
+// tellWaits tells once that agents wait for room, and why, and when none does any
+// more. Hundreds that wait for the same are one piece of news.
+func (c *Controller) tellWaits(waiting int, why string) {
+	switch {
+	case waiting > 0 && (c.waits == "" || c.waits != why && time.Since(c.waitsTold) > waitsEvery):
+		c.tell(fmt.Sprintf("%d agents of run %s wait for room: %s", waiting, c.o.Run, cmp.Or(why, "the runner does not say why")))
+		c.waits, c.waitsTold = cmp.Or(why, "?"), time.Now()
+	case waiting == 0 && c.waits != "":
+		c.tell(fmt.Sprintf("no agent of run %s waits for room any more", c.o.Run))
+		c.waits = ""
+	}
+}
+
+// waitsEvery is how often another reason for waiting is told.
+const waitsEvery = time.Minute
+
+// tell says something that people shall see while it lasts.
+func (c *Controller) tell(text string) {
+	c.log.Warn(text)
+	if c.o.Tell != nil {
+		c.o.Tell(text)
+	}
 }
