@@ -64,7 +64,7 @@ func (t *trainer) spec(a ask) fulgur.RolloutSpec {
 		sampling.Temperature = 0
 	}
 	source := fulgur.RewardsAgent
-	if t.o.Grader != nil {
+	if t.o.Grader != nil || t.o.Graded {
 		source = fulgur.RewardsGraded
 	}
 	h := fnv.New64a()
