@@ -47,7 +47,7 @@ func checkRest(r *runFile, server string) error {
 	_, err := grader(r.Reward)
 	err = errors.Join(checkModel(r), err)
 	if server == "" {
-		err = errors.Join(err, checkRunner(r))
+		err = errors.Join(err, checkRunner(r), checkGrader(r))
 	}
 	return err
 }

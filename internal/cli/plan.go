@@ -91,7 +91,7 @@ func trainerOptions(r *runFile, dir runDir, d dataSets) (trainer.Options, error)
 	a := r.Algorithm
 	o := trainer.Options{
 		Run: fulgur.RunID(r.Run), Model: modelName(r.File), Dir: string(dir), Config: r.JSON(), ConfigHash: trainingHash(r.File), Seed: uint64(r.Seed),
-		Grader: g, Pass: passReward, Train: d.train, Validation: d.validation, Test: d.test,
+		Grader: g, Graded: len(r.Reward.Command) > 0, Pass: passReward, Train: d.train, Validation: d.validation, Test: d.test,
 		Steps: int64(r.Steps), Epochs: r.Epochs, GroupSize: a.GroupSize, GroupsPerStep: a.GroupsPerStep, Minibatches: a.Minibatches,
 		Adam:         engine.AdamW{Beta1: a.Adam.Beta1, Beta2: a.Adam.Beta2, Eps: a.Adam.Eps, WeightDecay: a.Adam.WeightDecay, ClipNorm: a.Adam.ClipNorm},
 		LearningRate: trainer.LearningRate{Start: a.LearningRate.Start, End: a.LearningRate.End, Over: int64(a.LearningRate.Over)},

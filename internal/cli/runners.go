@@ -83,6 +83,12 @@ func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
 		return nil, err
 	}
 	o.Sandbox = box
+	if o.Grading, err = gradingOf(j, box != nil); err != nil {
+		if box != nil {
+			box.Close()
+		}
+		return nil, err
+	}
 	r, err := newLocalOf(f, o)
 	if err != nil && box != nil {
 		box.Close()

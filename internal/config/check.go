@@ -50,15 +50,7 @@ func (c *checker) noEffect(path, why string) {
 	}
 }
 
-// later refuses a key whose feature this version does not have.
-func (c *checker) later(path string, used bool, instead string) {
-	if used {
-		c.fail(path, "not in this version: %s", instead)
-	}
-}
-
 func (c *checker) all() {
-	c.notYet()
 	c.names()
 	c.agent()
 	c.runner()
@@ -73,13 +65,6 @@ func (c *checker) all() {
 	c.validation()
 	c.audit()
 	c.hooks()
-}
-
-// notYet refuses what the format has and this version has not, so that nobody
-// believes that it happens.
-func (c *checker) notYet() {
-	f := c.f
-	c.later("reward.command", len(f.Reward.Command) > 0, "use reward.builtin, or reward.from: agent")
 }
 
 // runName is what a run may be called: it becomes a folder and part of URLs.
@@ -164,11 +149,18 @@ func (c *checker) reward() {
 	for _, w := range r.Withhold {
 		c.inputPath("reward.withhold", w)
 	}
+	if len(r.Command) == 0 {
+		for _, key := range []string{"reward.tests", "reward.pristine", "reward.paths", "reward.size", "reward.timeout"} {
+			c.noEffect(key, "without reward.command")
+		}
+	}
 	switch {
-	case r.Builtin != "" && r.From != "":
-		c.fail("reward", "set one of builtin and from, not both")
+	case r.Builtin != "" && r.From != "" || len(r.Command) > 0 && r.Builtin+r.From != "":
+		c.fail("reward", "set one of builtin, command and from")
 	case r.Builtin == "" && r.From == "" && len(r.Command) == 0:
-		c.fail("reward", "missing: nobody grades; set `builtin: final-answer` with `expected: input.answer`, or `from: agent`")
+		c.fail("reward", "missing: nobody grades; set `builtin: final-answer` with `expected: input.answer`, a `command`, or `from: agent`")
+	case len(r.Command) > 0:
+		c.grader()
 	case r.From != "":
 		c.noEffect("reward.expected", "with from: agent")
 		c.noEffect("reward.compare", "with from: agent")
@@ -187,6 +179,29 @@ func (c *checker) reward() {
 			c.fail("reward.pattern", "want a group around the answer, such as Answer: (.*)")
 		}
 	}
+}
+
+// grader checks a grader that is a program.
+func (c *checker) grader() {
+	r := c.f.Reward
+	if k := c.f.Runner.Kind; k != "local" {
+		c.fail("reward.command", "not in this version with runner.kind: %s: use reward.builtin, or reward.from: agent", k)
+	} else if !c.f.Agent.Workspace {
+		c.fail("reward.command", "it grades what an agent leaves in its workspace, and there is none: set agent.workspace: true")
+	}
+	if r.Command[0] == "" || len(r.Tests) > 0 && r.Tests[0] == "" {
+		c.fail("reward.command", "the program's name is empty")
+	}
+	for _, p := range r.Paths {
+		if _, err := path.Match(p, "x"); err != nil || p == "" || path.IsAbs(p) || strings.HasPrefix(path.Clean(p), "..") {
+			c.fail("reward.paths", "want paths in the workspace, such as src/**/*.py, got %q", p)
+		}
+	}
+	if r.Timeout <= 0 {
+		c.fail("reward.timeout", "want more than 0s: a grader that hangs would hold its rollout for ever")
+	}
+	c.noEffect("reward.compare", "with command: it reads reward.expected for what is withheld only")
+	c.noEffect("reward.pattern", "with command")
 }
 
 func (c *checker) length() {

@@ -186,8 +186,18 @@ type Reward struct {
 	Pattern string `json:"pattern"`
 	// Further fields of the input that no agent may see.
 	Withhold []string `json:"withhold"`
-	// A program that grades after the agent has exited.
+	// A program that grades what the agent has left in its workspace (docs/grading.md): it gets the row and the tests' result as JSON on standard input, and prints a number. Needs agent.workspace.
 	Command []string `json:"command"`
+	// What runs the agent's work before `command` does: in a copy, without a credential or evaluation data. Its end and its output are given to `command`, which need not believe them.
+	Tests []string `json:"tests"`
+	// The folder that the agent's changed files are laid over for `tests` and `command`, relative to the run file; empty: an empty one.
+	Pristine string `json:"pristine"`
+	// What an agent may change: paths with *, ? and ** (any folders); a folder stands for what is below it; empty: all but what decides how tests run (conftest.py, sitecustomize.py, …).
+	Paths []string `json:"paths"`
+	// Most that an agent's changed files may come to; with more its work is worth nothing.
+	Size Bytes `json:"size"`
+	// `tests`, and again `command`, are ended after this.
+	Timeout Duration `json:"timeout"`
 	// agent: the agent posts its own reward, as with Agent Lightning v1; only for agents that you trust to.
 	From string `json:"from" jsonschema:"enum=agent"`
 	// Events `call_reward` ({"call": number or id, "value": number}) of an attempt reward single calls, beside the rollout's own reward; only from agents that you trust to.

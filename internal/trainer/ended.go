@@ -112,6 +112,12 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 	case t.o.Grader == nil && r.Reward != nil:
 		v := *r.Reward
 		line.Reward, line.Why = &v, "reported by the agent"
+		if t.o.Graded {
+			line.Why = "graded by reward.command"
+		}
+	case t.o.Graded && line.Class == fulgur.OutcomeOK:
+		line.Masked, line.Why = maskGrader, "reward.command gave no reward"
+		return nil
 	case t.o.Grader == nil:
 		v := 0.0
 		if t.o.AgentFailure != nil {

@@ -115,7 +115,8 @@ type Options struct {
 	Store  Store
 	Gate   Gate // nil: calls are not held while weights change
 	Engine engine.Engine
-	Grader Grader // nil: the agents' own rewards count
+	Grader Grader // nil: the agents' own rewards count, unless Graded
+	Graded bool   // the controller has a program grade, before an attempt ends
 
 	Train      data.Set
 	Validation []data.Row

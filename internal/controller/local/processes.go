@@ -90,7 +90,9 @@ func (r *Processes) launch(x *process) (err error) {
 		if x.folder, l.dir, err = r.files(x.e, own); err != nil {
 			return err
 		}
-		l.read = []string{own["FULGUR_INPUT_FILE"]}
+		if file := own["FULGUR_INPUT_FILE"]; file != "" {
+			l.read = []string{file}
+		}
 		if r.Workspace {
 			l.write = []string{l.dir}
 		}

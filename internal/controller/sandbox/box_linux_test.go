@@ -188,3 +188,37 @@ func TestMatchFindsPathsAndNames(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestProgramBringsWhatItNeeds(t *testing.T) {
+	dir := t.TempDir()
+	for _, p := range []string{"tool/bin/run", "proj/agent", "proj/runs/r/agent", "alone"} {
+		p = filepath.Join(dir, p)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(dir+"/venv/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../../tool/bin/run", dir+"/venv/bin/python"); err != nil {
+		t.Fatal(err)
+	}
+	v := View{Read: []string{dir + "/proj", ""}, Hide: []string{dir + "/proj/runs"}}
+	for path, want := range map[string][]string{
+		"/tool/bin/run":      {dir + "/tool"},
+		"/venv/bin/python":   {dir + "/venv", dir + "/tool"},
+		"/alone":             {dir + "/alone"},
+		"/proj/agent":        nil,
+		"/proj/runs/r/agent": {dir + "/proj/runs/r/agent"},
+	} {
+		if got := v.program(dir+path, ""); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+	if got := (View{}).program("/home/u/bin/agent", "/home/u"); !slices.Equal(got, []string{"/home/u/bin/agent"}) {
+		t.Errorf("a program of a home brings %v", got)
+	}
+}

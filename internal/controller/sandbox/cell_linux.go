@@ -117,7 +117,6 @@ type Cell struct {
 	Attr *os.ProcAttr // with its files; Sys is the caller's to fill
 
 	box   *Box
-	pass  chan Pass // at most one
 	group *group
 	ends  []*os.File // the child's, ours to close after the start
 	ctl   *net.UnixConn

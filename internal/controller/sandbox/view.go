@@ -141,9 +141,9 @@ func outerFirst(paths []string) []string {
 	return slices.Compact(out)
 }
 
-// within says whether path is dir or below it.
+// within says whether path is dir or below it; nothing is within "".
 func within(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimRight(dir, "/")+"/")
+	return dir != "" && (path == dir || strings.HasPrefix(path, strings.TrimRight(dir, "/")+"/"))
 }
 
 // program returns what has to be visible beside the view for a program to run:

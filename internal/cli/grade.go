@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller/local"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
+)
+
+// gradingOf says how a run's agents' work is graded by a program; nil: it is not.
+// boxed: agents are sandboxed, so the programs are too. Neither the agents' relay nor a
+// credential is in their sandboxes; tests see nothing but the system and the copy.
+func gradingOf(j controllerJob, boxed bool) (*local.Grading, error) {
+	f, r := j.file, j.file.Reward
+	if len(r.Command) == 0 {
+		return nil, nil
+	}
+	g := &local.Grading{
+		Command: inDir(config.Expand(r.Command, string(j.dir)), f.Dir), Tests: inDir(config.Expand(r.Tests, string(j.dir)), f.Dir), Dir: f.Dir,
+		Pristine: f.resolve(r.Pristine), Paths: r.Paths, Size: int64(r.Size), Timeout: time.Duration(r.Timeout),
+	}
+	if !boxed {
+		return g, nil
+	}
+	o, err := sandboxOptions(j)
+	if err != nil {
+		return nil, err
+	}
+	o.Upstream = ""
+	shared := o.View.Read[1:] // runner.read
+	o.View = sandbox.View{Read: shared}
+	if g.TestBox, err = sandbox.New(o); err != nil {
+		return nil, err
+	}
+	o.View.Read = append([]string{f.Dir}, shared...)
+	o.View.Hide, err = sandbox.Match(f.Dir, []string{"./*.db*", "./server.json", ".env"})
+	if err == nil {
+		o.View.Hide = append(o.View.Hide, hiddenRuns(f, j.dir)...)
+		g.Box, err = sandbox.New(o)
+	}
+	if err != nil {
+		g.TestBox.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// checkGrader says whether the grader's programs and its folder are there.
+func checkGrader(r *runFile) error {
+	if len(r.Reward.Command) == 0 {
+		return nil
+	}
+	if p := r.Reward.Pristine; p != "" {
+		if st, err := os.Stat(r.resolve(p)); err != nil || !st.IsDir() {
+			return usageErr(fulgur.E(fulgur.KindNotFound, "check the grader", fmt.Sprintf("reward.pristine names the folder %s, which is not there", r.resolve(p)), err))
+		}
+	}
+	for key, command := range map[string][]string{"reward.command": r.Reward.Command, "reward.tests": r.Reward.Tests} {
+		if len(command) == 0 || strings.Contains(command[0], "{run}") {
+			continue
+		}
+		program := inDir(slices.Clone(command), r.Dir)[0]
+		if strings.ContainsRune(program, filepath.Separator) && key == "reward.command" {
+			program = r.resolve(program)
+		}
+		if strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
+			continue // in the copy, which is not there yet
+		}
+		if _, err := exec.LookPath(program); err != nil {
+			return usageErr(fulgur.E(fulgur.KindInvalid, "check the grader", fmt.Sprintf("the program %q of %s can't be run: name one that is on PATH, or a file with its executable bit set", command[0], key), err))
+		}
+	}
+	return nil
+}
