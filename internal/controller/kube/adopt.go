@@ -60,7 +60,7 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 		case job.Labels[labelProbe] != "", !ok, job.DeletionTimestamp != nil:
 			unwanted = append(unwanted, job)
 		default:
-			a := &attempt{key: key, name: job.Name, uid: string(job.UID), created: job.CreationTimestamp.Time, job: job, agent: job.Annotations[noteAgent], phase: fulgur.PhaseStarting}
+			a := &attempt{key: key, name: job.Name, uid: string(job.UID), created: job.CreationTimestamp.Time, job: job, agent: job.Annotations[noteAgent], phase: fulgur.PhaseStarting, adopted: true}
 			r.live[key], r.byName[job.Name] = a, a
 			keys = append(keys, key)
 			delete(wanted, key)

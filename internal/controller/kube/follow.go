@@ -152,7 +152,7 @@ func (r *Runner) lookLocked(a *attempt) {
 		}
 		return
 	}
-	s := look(view{job: a.job, gone: a.jobGone, pod: a.pod, podGone: a.podGone, ran: a.ran, noPod: a.noPod, agent: a.agent, badSince: a.badSince, limit: r.ImageLimit, now: time.Now()})
+	s := look(view{job: a.job, gone: a.jobGone, pod: a.pod, podGone: a.podGone, ran: a.ran, adopted: a.adopted, noPod: a.noPod, agent: a.agent, badSince: a.badSince, limit: r.ImageLimit, now: time.Now()})
 	switch {
 	case !s.image:
 		a.badSince = time.Time{}

@@ -69,6 +69,7 @@ type attempt struct {
 	pod      *corev1.Pod
 	podGone  bool
 	ran      bool
+	adopted  bool
 	noPod    string
 	badSince time.Time
 	agent    string

@@ -19,6 +19,7 @@ type view struct {
 	pod      *corev1.Pod  // as last seen, also after it is gone; nil: none yet
 	podGone  bool
 	ran      bool          // its agent has been seen running
+	adopted  bool          // an earlier controller made it
 	noPod    string        // why the Job has no pod, by its Events; "": not known
 	agent    string        // the container that is the agent
 	badSince time.Time     // since when its image cannot be had; zero: it can, as far as is known
@@ -88,6 +89,10 @@ func lookPod(v view) (s state, ok bool) {
 	}
 	if cs != nil && cs.State.Running != nil {
 		return state{phase: fulgur.PhaseRunning}, true
+	}
+	if w := waiting(v.pod); w != nil && v.adopted && w.reason == "CreateContainerConfigError" && strings.Contains(w.message, "not found") {
+		// It died between the Job and its Secret, which nobody else can make.
+		return end(plan.Failed(plan.ReasonLost, "its controller died before its Secret was made: "+w.message))
 	}
 	if w := waiting(v.pod); w != nil && badImage(w.reason) {
 		final := w.reason == "InvalidImageName" || w.reason == "ErrImageNeverPull"
