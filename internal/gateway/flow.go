@@ -52,6 +52,13 @@ type ending struct {
 // whole says whether there is an answer as it was asked for.
 func (o *ending) whole() bool { return o.admitted && o.err == nil && good(o.res) }
 
+// settled tells the sampler that the result is on record, or will not be for long.
+func (o *ending) settled() {
+	if o.res != nil && o.res.Settled != nil {
+		o.res.Settled()
+	}
+}
+
 // open starts the answer.
 func (f *flow) open() {
 	f.meta = dialect.Meta{ID: string(f.id), Created: f.start.Unix(), Model: f.t.model}
@@ -87,6 +94,7 @@ func (f *flow) run(client context.Context) bool {
 	out := f.sample(ctx)
 	out.took = time.Since(f.start)
 	gen := f.seat.gen
+	defer out.settled()
 	left, keep := g.retries.end(gen, out)
 	if keep {
 		return true // somebody may still come for it
@@ -94,6 +102,7 @@ func (f *flow) run(client context.Context) bool {
 	if out.admitted {
 		f.settle(ctx, out, left)
 	}
+	out.settled()
 	close(gen.done)
 	f.leave()
 	return f.deliver(client, out, out.body)

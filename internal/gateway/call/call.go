@@ -181,6 +181,10 @@ type Result struct {
 	Broke string
 	// Fault is the upstream's failure in words, for the record; "" if none.
 	Fault string
+
+	// Settled, if not nil, is to be called when the result is on record, or is known not to
+	// get there: the sampler lets others' answers wait for that, for a while.
+	Settled func()
 }
 
 // Mixed says whether tokens of more than one policy version are in the answer.

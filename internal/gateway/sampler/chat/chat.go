@@ -161,9 +161,16 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.heard(x.s.retry.Try) })
 		return again, 0, err
 	}
-	leave := x.s.reading.enter(tryCtx, resp)
-	defer leave()
+	turn := x.s.reading.enter(tryCtx, resp)
+	defer func() {
+		if again || err != nil || turn == nil {
+			turn.end()
+		} else {
+			x.res.Settled = turn.end
+		}
+	}()
 	raw, err := readAll(resp)
+	turn.read()
 	if err != nil {
 		return true, 0, x.failure(ctx, tryCtx, err)
 	}

@@ -16,21 +16,30 @@ func TestTurnstile(t *testing.T) {
 		long, short := &http.Response{ContentLength: 1 << 20}, &http.Response{ContentLength: 100}
 		began := time.Now()
 		for range cap(gate) {
-			defer gate.enter(t.Context(), long)()
+			defer gate.enter(t.Context(), long).end()
 		}
-		gate.enter(t.Context(), short)()
+		gate.enter(t.Context(), short).end()
 		ended, end := context.WithCancel(t.Context())
 		end()
-		gate.enter(ended, long)()
+		gate.enter(ended, long).end()
 		if d := time.Since(began); d != 0 {
 			t.Errorf("they waited for %s", d)
 		}
-		leave := gate.enter(t.Context(), long) // all turns are taken by the slow
-		if d := time.Since(began); d != turnLimit {
+		quick := gate.enter(t.Context(), long) // all turns are taken by the slow
+		if d := time.Since(began); d != readLimit {
 			t.Errorf("the next one waited for %s", d)
 		}
-		leave()
-		leave()
+		synctest.Wait()
+		quick.read()
+		time.Sleep(2 * readLimit)
+		synctest.Wait()
+		if len(gate) != 1 {
+			t.Errorf("%d turns are taken by one that is being recorded", len(gate))
+		}
+		quick.end()
+		quick.end()
+		gate.enter(t.Context(), long).read() // and is never recorded
+		time.Sleep(2 * recordLimit)
 		synctest.Wait()
 		if len(gate) != 0 {
 			t.Errorf("%d turns are taken", len(gate))
