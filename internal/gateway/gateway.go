@@ -175,7 +175,6 @@ func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCl
 	rc := http.NewResponseController(w)
 	if g.o.ReadTimeout > 0 {
 		_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
-		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	}
 	most := g.o.MaxBody
 	if most < 0 {
@@ -198,6 +197,8 @@ func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCl
 	case err != nil:
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", "The request's body did not arrive whole", err)
 	}
+	// Only now: net/http reads on behind a refusal, and would wait for as long as it takes.
+	_ = rc.SetReadDeadline(time.Time{})
 	return body, nil
 }
 

@@ -169,11 +169,12 @@ func TestAnnouncedBodies(t *testing.T) {
 func TestEndlessBodies(t *testing.T) {
 	for is, c := range map[string]struct {
 		limit  func(o *gateway.Options, _ *book)
+		head   string
 		write  func(w io.Writer) error
 		status int
 		says   string
 	}{
-		"without an end": {func(o *gateway.Options, _ *book) { o.MaxBody = 1 << 20 }, func(w io.Writer) error {
+		"without an end": {func(o *gateway.Options, _ *book) { o.MaxBody = 1 << 20 }, "Transfer-Encoding: chunked", func(w io.Writer) error {
 			block := strings.Repeat("x", 1<<16)
 			for range 64 {
 				if _, err := fmt.Fprintf(w, "%x\r\n%s\r\n", len(block), block); err != nil {
@@ -182,9 +183,13 @@ func TestEndlessBodies(t *testing.T) {
 			}
 			return nil
 		}, 413, "larger than"},
-		"slow-loris": {func(o *gateway.Options, _ *book) { o.ReadTimeout = 100 * time.Millisecond }, func(w io.Writer) error {
+		"slow-loris": {func(o *gateway.Options, _ *book) { o.ReadTimeout = 100 * time.Millisecond }, "Transfer-Encoding: chunked", func(w io.Writer) error {
 			_, err := io.WriteString(w, "1\r\n{\r\n")
 			return err // and then nothing
+		}, 400, "did not arrive within"},
+		"slow-loris that tells a length": {func(o *gateway.Options, _ *book) { o.ReadTimeout = 100 * time.Millisecond }, "Content-Length: 100", func(w io.Writer) error {
+			_, err := io.WriteString(w, "{")
+			return err
 		}, 400, "did not arrive within"},
 	} {
 		t.Run(is, func(t *testing.T) {
@@ -194,7 +199,7 @@ func TestEndlessBodies(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			fmt.Fprintf(conn, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n", agentKey)
+			fmt.Fprintf(conn, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n\r\n", agentKey, c.head)
 			if err := c.write(conn); err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+)
+
+// bodyLimit is how long the body of any request may take.
+const bodyLimit = time.Minute
+
+// boundBodies ends requests whose bodies do not arrive within limit, also those that
+// h does not read: net/http reads on behind an answer before it goes out, for as long
+// as it takes.
+func boundBodies(h http.Handler, limit time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			rc := http.NewResponseController(w)
+			_ = rc.SetReadDeadline(time.Now().Add(limit)) // the server's own writer has them
+			r.Body = &boundBody{r.Body, rc}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// boundBody takes the deadline away when all of it is there: what is watched from then
+// on is whether the client stays.
+type boundBody struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+func (b *boundBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}

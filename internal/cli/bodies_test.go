@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Whoever sends half a body and then nothing holds no socket for long, whether the
+// body is read or not; whoever has sent all of it may wait for his answer.
+func TestBodiesThatDoNotArrive(t *testing.T) {
+	left := make(chan error, 1)
+	srv := httptest.NewServer(boundBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/read":
+			if _, err := io.ReadAll(r.Body); err != nil {
+				w.WriteHeader(http.StatusRequestTimeout)
+			}
+		case "/slow":
+			_, _ = io.ReadAll(r.Body)
+			select {
+			case <-r.Context().Done():
+			case <-time.After(500 * time.Millisecond):
+			}
+			left <- r.Context().Err()
+		}
+	}), 200*time.Millisecond))
+	t.Cleanup(srv.Close)
+	for _, c := range []struct {
+		path, head, body string
+		status           int
+	}{
+		{"/unread", "Content-Length: 100", "{", 200},
+		{"/unread", "Transfer-Encoding: chunked", "5\r\nab", 200},
+		{"/read", "Content-Length: 100", "{", 408},
+		{"/slow", "Content-Length: 2", "{}", 200},
+	} {
+		t.Run(c.path+" "+c.head, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", strings.TrimPrefix(srv.URL, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", c.path, c.head, c.body)
+			r := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(r, nil)
+			if err != nil || resp.StatusCode != c.status {
+				t.Fatalf("%+v %v", resp, err)
+			}
+			if c.path == "/slow" {
+				if err := <-left; err != nil {
+					t.Errorf("a client that stays is taken for gone: %v", err)
+				}
+				return
+			}
+			if _, err := r.ReadByte(); err != io.EOF {
+				t.Errorf("the connection stays: %v", err)
+			}
+		})
+	}
+}
