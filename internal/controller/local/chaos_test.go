@@ -33,7 +33,15 @@ func tellDone(s *store.Store, db string) {
 // The controller is killed 20 times while 300 rollouts run (FULGUR_LONG; 4 times
 // and 60 without it): every rollout ends well, by one attempt; no two processes of
 // one rollout ever live at once; nothing is left over.
-func TestLongControllerIsKilledAtRandom(t *testing.T) {
+func TestLongControllerIsKilledAtRandom(t *testing.T) { chaos(t) }
+
+func TestLongSandboxedControllerIsKilledAtRandom(t *testing.T) {
+	needBwrap(t)
+	t.Setenv("FULGUR_TEST_BOX", "1")
+	chaos(t)
+}
+
+func chaos(t *testing.T) {
 	rollouts, kills := 60, 4
 	if os.Getenv("FULGUR_LONG") != "" {
 		rollouts, kills = 300, 20

@@ -15,6 +15,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 	"github.com/fulgur-rl/fulgur/internal/store"
 	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 )
@@ -27,6 +28,13 @@ func house(ctx context.Context, db string, orphans, worker bool) (*store.Store, 
 	}
 	o := Options{Command: []string{os.Args[0]}, Scope: db, Grace: 200 * time.Millisecond, orphans: orphans,
 		Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}}
+	if os.Getenv("FULGUR_TEST_BOX") != "" {
+		box, err := sandbox.New(sandbox.Options{View: sandbox.View{Write: []string{filepath.Dir(db)}}, Upstream: "http://127.0.0.1:1", Limits: sandbox.Limits{Memory: 1 << 30, Processes: 300}})
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		o.Sandbox, o.Dir = box, filepath.Dir(db)
+	}
 	var r controller.Runner
 	if worker {
 		o.Env[runnertest.AgentEnv], o.Workers = "worker", 3

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -59,6 +60,8 @@ func beats(file string) {
 //	child FILE (a child holds the pipes; its pid goes to FILE, and it beats in
 //	FILE.beat) · daemon FILE (one in a session of its own) · beat FILE · call (asks the model; exits with 5 if that fails) · try (call, but goes on if it fails) · env NAME · stdin · file NAME · write FILE · pwd · alone FILE
 func behave(do, dir string) int {
+	var held []*os.File // open, and so locked, until the end
+	defer func() { runtime.KeepAlive(held) }()
 	for _, step := range strings.Split(do, ";") {
 		word, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
 		switch word {
@@ -113,11 +116,12 @@ func behave(do, dir string) int {
 			touch(arg)
 			go beats(arg)
 		case "alone": // says so if another process of this rollout lives
-			id := "FULGUR_ROLLOUT_ID=" + os.Getenv("FULGUR_ROLLOUT_ID") + "\x00"
-			if pid, ok := readPid(arg); ok && !Dead(pid) {
-				if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); err == nil && strings.Contains(string(env), id) {
-					put(arg+".twice", strconv.Itoa(pid))
-				}
+			// By a lock, which ends with its process: numbers mean something else in
+			// another namespace.
+			if f, err := os.OpenFile(arg+".lock", os.O_CREATE|os.O_RDWR, 0o600); err == nil && syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+				put(arg+".twice", strconv.Itoa(os.Getpid()))
+			} else {
+				held = append(held, f)
 			}
 			put(arg, strconv.Itoa(os.Getpid()))
 		case "pid":
