@@ -22,7 +22,7 @@ const (
 // is in use at twice that, with at most spareHeap or a third more: after each collection
 // it sets the percentage anew. end stops that.
 func boundHeap() (end func()) {
-	b := &heapBound{percent: gcPercent, sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}}
+	b := &heapBound{percent: gcPercent, sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}}
 	b.arm()
 	return func() { b.over.Store(true) }
 }
@@ -46,7 +46,7 @@ func (b *heapBound) collected() {
 	}
 	metrics.Read(b.sample)
 	// Setting it stops the world for a moment: not for a small difference.
-	if p := heapPercent(b.sample[0].Value.Uint64()); 10*abs(p-b.percent) > b.percent {
+	if p := heapPercent(b.sample[0].Value.Uint64(), b.sample[1].Value.Uint64()); 10*abs(p-b.percent) > b.percent {
 		b.percent = p
 		debug.SetGCPercent(p)
 	}
@@ -54,11 +54,13 @@ func (b *heapBound) collected() {
 }
 
 // heapPercent is by how much a heap of so many live bytes may grow until the next
-// collection.
-func heapPercent(live uint64) int {
+// collection, in the runtime's percent: of live and stacks. Each collection reads the
+// stacks of all goroutines, at several times the cost of as many bytes of bodies, and is
+// the rarer for them.
+func heapPercent(live, stacks uint64) int {
 	use := int64(max(live, 1))
-	room := max(heapTarget-use, min(use, spareHeap))
-	return max(35, min(gcPercent, int(100*room/use)))
+	room := max(heapTarget-use, min(use, spareHeap)) + 3*int64(stacks)
+	return max(35, min(gcPercent, int(100*room/(use+int64(stacks)))))
 }
 
 func abs(x int) int { return max(x, -x) }
