@@ -331,7 +331,7 @@ func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer
 // served is an engine whose tokens are had over HTTP.
 type served struct {
 	engine.Freezer // a KL term needs it here as well
-	url, key string
+	url, key       string
 }
 
 // Publish returns the listener's address in place of the process's own.
