@@ -154,7 +154,7 @@ func (r *Runner) lookLocked(a *attempt) {
 	}
 	s := look(view{job: a.job, gone: a.jobGone, pod: a.pod, podGone: a.podGone, ran: a.ran, adopted: a.adopted, noPod: a.noPod, agent: a.agent, badSince: a.badSince, limit: r.ImageLimit, now: time.Now()})
 	switch {
-	case !s.image:
+	case !s.image && !s.secret:
 		a.badSince = time.Time{}
 	case a.badSince.IsZero():
 		a.badSince = time.Now()

@@ -22,17 +22,18 @@ type view struct {
 	adopted  bool          // an earlier controller made it
 	noPod    string        // why the Job has no pod, by its Events; "": not known
 	agent    string        // the container that is the agent
-	badSince time.Time     // since when its image cannot be had; zero: it can, as far as is known
+	badSince time.Time     // since when its image (or Secret) cannot be had; zero: it can, as far as is known
 	limit    time.Duration // how long an image may fail to be pulled
 	now      time.Time
 }
 
 // state is what a view means.
 type state struct {
-	phase fulgur.Phase // waiting, starting, running, ended
-	why   string       // waiting and starting: what it waits for
-	image bool         // its image cannot be had, so far
-	exit  *plan.Exit   // ended
+	phase  fulgur.Phase // waiting, starting, running, ended
+	why    string       // waiting and starting: what it waits for
+	image  bool         // its image cannot be had, so far
+	secret bool         // nor can a Secret that its controller did not come to make
+	exit   *plan.Exit   // ended
 }
 
 // look says where an attempt stands. The agent's own container decides: what
@@ -90,8 +91,9 @@ func lookPod(v view) (s state, ok bool) {
 	if cs != nil && cs.State.Running != nil {
 		return state{phase: fulgur.PhaseRunning}, true
 	}
-	if w := waiting(v.pod); w != nil && v.adopted && w.reason == "CreateContainerConfigError" && strings.Contains(w.message, "not found") {
-		// It died between the Job and its Secret, which nobody else can make.
+	if w := waiting(v.pod); w != nil && v.adopted && w.noSecret() && !v.badSince.IsZero() && v.now.Sub(v.badSince) >= v.limit {
+		// It died between the Job and its Secret, which nobody else can make. Not told at
+		// once: the Secret may be there, and its node about to see it.
 		return end(plan.Failed(plan.ReasonLost, "its controller died before its Secret was made: "+w.message))
 	}
 	if w := waiting(v.pod); w != nil && badImage(w.reason) {
@@ -262,6 +264,10 @@ func (h *hold) image() string {
 	return strings.TrimSuffix(fmt.Sprintf("the image %q of the container %s cannot be had (%s): %s", h.imageName, h.container, h.reason, h.message), ": ")
 }
 
+func (h *hold) noSecret() bool {
+	return h.reason == "CreateContainerConfigError" && strings.Contains(h.message, "not found")
+}
+
 // waiting is the first container that waits for more than its turn.
 func waiting(p *corev1.Pod) *hold {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
@@ -307,6 +313,7 @@ func pending(v view) state {
 		if s.image = badImage(w.reason); s.image {
 			s.why = w.image()
 		} else {
+			s.secret = v.adopted && w.noSecret()
 			s.why = strings.TrimSuffix(fmt.Sprintf("its container %s waits: %s: %s", w.container, w.reason, w.message), ": ")
 		}
 		return s

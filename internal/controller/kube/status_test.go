@@ -89,7 +89,7 @@ func TestLook(t *testing.T) {
 		"a registry that throttles (CK-13)": {v: view{pod: pod(waits("ErrImagePull", "429 toomanyrequests: slow down")), badSince: now.Add(-time.Minute)}, phase: starting, why: "toomanyrequests"},
 		"an image that is no name":          {v: view{pod: pod(waits("InvalidImageName", "invalid reference format"))}, phase: ended, fail: plan.ReasonImage, cause: plan.CausePermanent, why: "invalid reference"},
 		"no Secret yet":                     {v: view{pod: pod(waits("CreateContainerConfigError", `secret "x" not found`))}, phase: starting, why: "not found"},
-		"no Secret ever, its controller died before it made it": {v: view{adopted: true, pod: pod(waits("CreateContainerConfigError", `secret "x" not found`))}, phase: ended, fail: plan.ReasonLost, cause: plan.CauseTransient, why: "not found"},
+		"no Secret ever, its controller died before it made it": {v: view{adopted: true, badSince: now.Add(-time.Minute), pod: pod(waits("CreateContainerConfigError", `secret "x" not found`))}, phase: ended, fail: plan.ReasonLost, cause: plan.CauseTransient, why: "not found"},
 
 		"it exits well":                          {v: view{pod: pod(exited(0, "Completed"))}, phase: ended},
 		"it exits well beside a sidecar (CK-08)": {v: view{pod: pod(phase(corev1.PodRunning, "", ""), runs("proxy"), exited(0, "Completed"))}, phase: ended},
