@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -42,11 +43,12 @@ func controllerProcess(text string) error {
 	if err != nil {
 		return err
 	}
+	k.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r, err := kube.New(k)
 	if err != nil {
 		return err
 	}
-	c, err := controller.New(controller.Options{Run: run, AgentURL: o.URL, LeaseTTL: time.Second, RunWindow: -1,
+	c, err := controller.New(controller.Options{Run: run, AgentURL: o.URL, LeaseTTL: time.Second, RunWindow: -1, Log: k.Log,
 		Limits: plan.Limits{Slots: o.Slots, Lost: 30, Backoff: 100 * time.Millisecond, Table: plan.Table{Retries: o.Retries}}}, s, nil, r)
 	if err != nil {
 		return err
@@ -79,6 +81,24 @@ func (h *house) process(template string, slots, retries int) (kill func()) {
 	}
 	h.t.Cleanup(kill)
 	return kill
+}
+
+// settle waits until all rollouts have ended, and shows those that have not.
+func (h *house) settle(limit time.Duration) {
+	h.t.Helper()
+	for end := time.Now().Add(limit); h.unfinished() > 0; time.Sleep(100 * time.Millisecond) {
+		if time.Now().Before(end) {
+			continue
+		}
+		rs, _ := h.store.Rollouts(h.t.Context(), fulgur.RolloutQuery{Run: run, States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}})
+		for i, r := range rs {
+			a := h.attempts(r.ID)
+			if i < 5 && len(a) > 0 {
+				h.t.Logf("%s is %s, attempt %+v", r.ID, r.State, a[len(a)-1])
+			}
+		}
+		h.t.Fatalf("%d rollouts have not ended after %s; there are %d Jobs and %d pods", len(rs), limit, len(h.jobs()), len(h.pods()))
+	}
 }
 
 // noted is a script that notes in the shared folder that an attempt has begun,
@@ -120,7 +140,7 @@ func (h *house) accounts(n int) (attempts int) {
 			begun[a] = true
 		}
 		if ended := lines(filepath.Join(h.share, string(id)+".ended")); len(ended) != 1 {
-			h.t.Errorf("%s came to its end %d times: attempts %v", id, len(ended), ended)
+			h.t.Errorf("%s came to its end %d times: attempts %v; the first: %+v", id, len(ended), ended, all[0].Outcome)
 		}
 	}
 	h.empty()
@@ -131,7 +151,10 @@ func (h *house) accounts(n int) (attempts int) {
 // twice, and what runs meanwhile is taken over.
 func TestControllerIsKilled(t *testing.T) {
 	h := build(t)
-	const n, kills = 300, 20
+	n, kills := 300, 20
+	if testing.Short() {
+		n, kills = 60, 6
+	}
 	inputs := map[fulgur.RolloutID]map[string]string{}
 	for i := range n {
 		id := fulgur.RolloutID(fmt.Sprint("r-", i))
@@ -146,7 +169,7 @@ func TestControllerIsKilled(t *testing.T) {
 	}
 	t.Logf("after %d kills and %s %d rollouts are left", kills, time.Since(begin), h.unfinished())
 	kill := h.process(shell, 40, 3)
-	h.within(5*time.Minute, "all have ended", func() bool { return h.unfinished() == 0 })
+	h.settle(5 * time.Minute)
 	h.empty()
 	kill()
 	t.Logf("%d rollouts took %s and %d attempts", n, time.Since(begin), h.accounts(n))
@@ -172,7 +195,7 @@ func TestAPIServerIsAway(t *testing.T) {
 	time.Sleep(30 * time.Second)
 	up()
 	h.answers()
-	h.within(4*time.Minute, "all have ended", func() bool { return h.unfinished() == 0 })
+	h.settle(4 * time.Minute)
 	if got := h.accounts(n); got != n {
 		t.Errorf("%d rollouts took %d attempts", n, got)
 	}
@@ -205,7 +228,7 @@ func TestNodeIsLost(t *testing.T) {
 	}
 	up := h.down("node-2")
 	h.remove("/api/v1/nodes/node-2")
-	h.within(4*time.Minute, "all have ended", func() bool { return h.unfinished() == 0 })
+	h.settle(4 * time.Minute)
 	if got := h.accounts(n); got != n+there {
 		t.Errorf("%d rollouts of which %d lost their node took %d attempts", n, there, got)
 	}
