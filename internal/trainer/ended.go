@@ -2,7 +2,9 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
@@ -159,4 +161,22 @@ func (t *trainer) follow(line *RolloutLine) (f fulgur.Follow) {
 		f = t.o.Follow(line.Class, line.Outcome)
 	}
 	return f
+}
+
+// stopped writes down what became of the rollouts of a step that stops the run:
+// who looks for the cause looks there. A resumed run cuts these lines off.
+func (t *trainer) stopped(cause error, rollouts []ended) error {
+	lines := slices.Clone(t.dropped)
+	for i := range rollouts {
+		lines = append(lines, rollouts[i].line)
+	}
+	all := make([]any, len(lines))
+	for i := range lines {
+		lines[i].Step = t.state.Cursor.Step + 1
+		all[i] = &lines[i]
+	}
+	if err := t.rollouts.Append(all...); err != nil {
+		return errors.Join(cause, err)
+	}
+	return cause
 }

@@ -340,24 +340,6 @@ func (t *trainer) oneStep(ctx context.Context) error {
 	return nil
 }
 
-// stopped writes down what became of the rollouts of a step that stops the run:
-// who looks for the cause looks there. A resumed run cuts these lines off.
-func (t *trainer) stopped(cause error, rollouts []ended) error {
-	lines := slices.Clone(t.dropped)
-	for i := range rollouts {
-		lines = append(lines, rollouts[i].line)
-	}
-	all := make([]any, len(lines))
-	for i := range lines {
-		lines[i].Step = t.state.Cursor.Step + 1
-		all[i] = &lines[i]
-	}
-	if err := t.rollouts.Append(all...); err != nil {
-		return errors.Join(cause, err)
-	}
-	return cause
-}
-
 // settle writes out the finished step's metrics, and a checkpoint when it is time.
 func (t *trainer) settle(ctx context.Context) error {
 	if t.state.Pending == nil && t.saved == t.state.Cursor.Step {
