@@ -55,7 +55,7 @@ func (r *outside) Adopt(_ context.Context, left []controller.Leftover) (keys []p
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	for _, l := range left {
-		if r.c.runs[l.Key] && l.Handle != "" {
+		if r.c.runs[l.Key] {
 			keys = append(keys, l.Key)
 		}
 	}
@@ -169,5 +169,47 @@ func TestAgentsThatWaitForRoom(t *testing.T) {
 	defer mu.Unlock()
 	if len(told) != 2 || !strings.Contains(told[0], "wait for room: exceeded quota: jobs=0") || !strings.Contains(told[1], "any more") {
 		t.Errorf("told %q", told)
+	}
+}
+
+// An execution whose start was not told any more is adopted, and can be ended.
+func TestAdoptedBeforeItsStartWasTold(t *testing.T) {
+	h := open(t)
+	cl := &cluster{runs: map[plan.Key]bool{}}
+	begin := func() (*controller.Controller, func()) {
+		r := &outside{c: cl, events: make(chan controller.Event, 8)}
+		c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 2}, LeaseTTL: 500 * time.Millisecond, RunWindow: time.Hour, Leave: true}, h.store, h.model, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		stop := sync.OnceFunc(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(stop)
+		return c, stop
+	}
+	_, stop := begin()
+	id := h.create(nil, "")[0]
+	key := plan.Key{Rollout: id, Attempt: "0"}
+	runs := func() bool { cl.mu.Lock(); defer cl.mu.Unlock(); return cl.runs[key] }
+	runnertest.Until(t, "it runs", runs)
+	stop()
+	if at := h.attempts(id); len(at) != 1 || at[0].Phase != fulgur.PhaseWaiting || !runs() {
+		t.Fatalf("attempts %+v", at)
+	}
+	second, _ := begin()
+	runnertest.Until(t, "it was adopted", func() bool { return second.Stats().Starting == 1 })
+	if _, err := h.store.EndRollout(t.Context(), id, fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "ended"}); err != nil {
+		t.Fatal(err)
+	}
+	runnertest.Until(t, "it was ended", func() bool { return !runs() })
+	if at := h.attempts(id); len(at) != 1 {
+		t.Errorf("attempts %+v", at)
 	}
 }

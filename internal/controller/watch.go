@@ -242,7 +242,14 @@ func (c *Controller) recover(ctx, reporting context.Context) error {
 			c.report(reporting, a.Key, fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: a.Outcome, Retry: a.Retry})
 			c.stats.ended(plan.Verdict{Outcome: *a.Outcome, Retry: a.Retry})
 		case plan.Adopt:
-			e := newExecution(a.Item, a.Key, a.Attempt.Phase)
+			phase := a.Attempt.Phase
+			switch phase {
+			case fulgur.PhaseWaiting: // it was started, and that was not told any more
+				phase = fulgur.PhaseStarting
+			case fulgur.PhaseGrading:
+				phase = fulgur.PhaseRunning
+			}
+			e := newExecution(a.Item, a.Key, phase)
 			if a.Attempt.StartedAt != nil && e.Phase == fulgur.PhaseRunning {
 				e.Since = *a.Attempt.StartedAt // its clocks go on
 			}
