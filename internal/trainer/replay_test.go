@@ -53,9 +53,10 @@ func TestRoutedExpertsAreReplayedOrNot(t *testing.T) {
 			o := options(dir, st, e)
 			o.Steps, o.Validation, o.Test, o.ValidateEvery = 3, nil, nil, 0
 			o.Samples = sample.Options{Replay: c.replay}
-			refused := 0
+			refused, lines := 0, []RolloutLine(nil)
 			o.Observer = func(ev Event) {
 				if s, ok := ev.(StepDone); ok {
+					lines = append(lines, s.Rollouts...)
 					for _, l := range s.Rollouts {
 						refused += l.Untrained[sample.MissingExperts]
 					}
@@ -66,6 +67,16 @@ func TestRoutedExpertsAreReplayedOrNot(t *testing.T) {
 			}
 			if (e.with > 0) != c.with || (e.without > 0) == c.with || (refused > 0) != c.refused {
 				t.Errorf("%d sequences with experts, %d without, %d calls refused", e.with, e.without, refused)
+			}
+			for _, l := range lines { // built again from the whole record they are the same, to the bit
+				calls, err := st.Calls(t.Context(), l.ID, "0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				again := sample.Build(l.Group, calls, SamplesConfig{MaxTokens: 64, Replay: c.replay}.Options())
+				if again.Hash() != l.SamplesHash {
+					t.Fatalf("rollout %s: samples built again have another hash", l.ID)
+				}
 			}
 		})
 	}
