@@ -18,7 +18,7 @@ type Outcomes struct {
 	Infrastructure Infrastructure `json:"infrastructure"`
 	// The agent's own fault: exit code, timeout, what its own container or sandbox ran out of.
 	AgentFailure AgentFailure `json:"agent_failure"`
-	// What single reasons lead to, over what their class does: {timeout: {then: -1}, node: {retries: 5}, no_calls: {then: mask}}. retries: new attempts before giving up. then: mask (it neither trains nor votes), graded (it trains on what the grader gives), or the reward that it trains with. docs/controller.md has the reasons.
+	// What single reasons lead to, over what their class does: {timeout: {then: -1}, node: {retries: 5}, no_calls: {then: -1}}. retries: new attempts before giving up. then: mask (it neither trains nor votes), graded (it trains on what the grader gives), or the reward that it trains with. docs/controller.md has the reasons.
 	Reasons Reasons `json:"reasons"`
 }
 
