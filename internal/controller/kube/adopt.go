@@ -193,6 +193,16 @@ func (r *Runner) renew(ctx context.Context) {
 	}
 }
 
+// unlease removes a run's lease and its NetworkPolicy, which has the same name.
+func (r *Runner) unlease(ctx context.Context, name, uid string) {
+	for path, uid := range map[string]string{"coordination.k8s.io/v1/leases/": uid, "networking.k8s.io/v1/networkpolicies/": ""} {
+		err := r.c.call(ctx, http.MethodDelete, r.c.path(path+name), nil, deleteOptions(metav1.DeletePropagationBackground, uid), nil)
+		if err != nil && statusOf(err) != http.StatusNotFound && ctx.Err() == nil {
+			r.log.Info("what was left of a run could not be removed", "path", path+name, "err", err)
+		}
+	}
+}
+
 func (r *Runner) hold(ctx context.Context) error {
 	l := lease{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: metav1.ObjectMeta{Name: r.leaseName(), Labels: map[string]string{
 		labelManaged: managedBy, labelScope: r.scope, labelRun: labelValue(r.Run)}},
@@ -234,7 +244,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 			}
 		}
 		if len(jobs) == 0 {
-			_ = r.c.call(ctx, http.MethodDelete, r.c.path("coordination.k8s.io/v1/leases/"+l.Metadata.Name), nil, deleteOptions(metav1.DeletePropagationBackground, string(l.Metadata.UID)), nil)
+			r.unlease(ctx, l.Metadata.Name, string(l.Metadata.UID))
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -33,6 +34,7 @@ type client struct {
 	base  string
 	http  *http.Client
 	ns    string
+	log   *slog.Logger
 	limit *rate.Limiter
 	sent  atomic.Int64
 
@@ -76,7 +78,7 @@ func newClient(base string, h *http.Client, namespace string, qps float64) *clie
 	if qps <= 0 {
 		qps = 50
 	}
-	return &client{base: base, http: h, ns: namespace, limit: rate.NewLimiter(rate.Limit(qps), int(2*qps)+1), mended: make(chan struct{})}
+	return &client{base: base, http: h, ns: namespace, log: slog.New(slog.DiscardHandler), limit: rate.NewLimiter(rate.Limit(qps), int(2*qps)+1), mended: make(chan struct{})}
 }
 
 func restConfig(kubeconfig, contextName string) (*rest.Config, error) {
@@ -270,7 +272,9 @@ func (c *client) failed(before int, after time.Duration) {
 	if before != c.failures {
 		return
 	}
-	c.failures++
+	if c.failures++; c.failures == 1 {
+		c.log.Warn("the API server does not answer; what is wanted of it waits", "server", c.base)
+	}
 	c.next = time.Now().Add(max(interval(c.failures), after))
 }
 
@@ -278,6 +282,7 @@ func (c *client) worked() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failures > 0 {
+		c.log.Info("the API server answers again", "server", c.base, "failures", c.failures)
 		c.failures = 0
 		close(c.mended)
 		c.mended = make(chan struct{})

@@ -244,11 +244,24 @@ func (r *Runner) Close() error {
 	}
 	r.cancel()
 	r.wg.Wait()
+	if !leave && left == 0 && r.ended() {
+		ctx, done := context.WithTimeout(context.Background(), logLimit)
+		defer done()
+		r.unlease(ctx, r.leaseName(), "")
+	}
 	close(r.events)
 	if left > 0 {
 		return fulgur.E(fulgur.KindTimeout, "close the Kubernetes runner", fmt.Sprintf("%d Jobs were not gone after %s; the next start of this run removes them", left, r.Grace+closeLimit), nil)
 	}
 	return nil
+}
+
+// ended says whether this runner has worked, and every end that it told is
+// acknowledged: nothing in the cluster waits for a successor.
+func (r *Runner) ended() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.working.Load() && len(r.done) == 0
 }
 
 // Leave implements controller.Leaver: the Jobs go on, and those that have ended

@@ -13,6 +13,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -29,15 +30,16 @@ type Runner struct {
 	c   *client
 	log *slog.Logger
 
-	spawn  func(func(context.Context)) // runs f until it returns, or the runner's life is over
-	cancel context.CancelFunc
-	over   <-chan struct{} // closed when its life is over
-	wg     sync.WaitGroup
-	events chan controller.Event
-	gone   chan struct{} // closed when nobody hears events any more
-	wake   chan struct{} // the creator has something to do
-	ring   chan struct{} // the outbox has
-	begun  sync.Once
+	spawn   func(func(context.Context)) // runs f until it returns, or the runner's life is over
+	cancel  context.CancelFunc
+	over    <-chan struct{} // closed when its life is over
+	wg      sync.WaitGroup
+	events  chan controller.Event
+	gone    chan struct{} // closed when nobody hears events any more
+	wake    chan struct{} // the creator has something to do
+	ring    chan struct{} // the outbox has
+	begun   sync.Once
+	working atomic.Bool // begin was called
 
 	mu      sync.Mutex
 	closed  bool
@@ -94,6 +96,7 @@ func newRunner(o Options, c *client) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.log = m.Log
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Runner{
 		maker: m, c: c, log: m.Log, cancel: cancel, over: ctx.Done(),
@@ -117,6 +120,7 @@ func (r *Runner) Requests() int64 { return r.c.sent.Load() }
 // begin starts what works beside the attempts: it is not needed before there is one.
 func (r *Runner) begin(jobs, pods string) {
 	r.begun.Do(func() {
+		r.working.Store(true)
 		selector := labelScope + "=" + r.scope
 		r.spawn(func(ctx context.Context) {
 			(&stream[batchv1.Job]{c: r.c, path: r.c.path("batch/v1/jobs"), selector: selector, log: r.log, listed: r.jobsListed, changed: r.jobChanged}).run(ctx, jobs)
