@@ -23,6 +23,7 @@ func BenchmarkStart(b *testing.B) {
 		b.Run(test.name, func(b *testing.B) {
 			box := newBox(b, Options{View: View{Read: []string{dir}}, Upstream: "http://127.0.0.1:1", Limits: test.l})
 			var plain, boxed []time.Duration
+			var cpu time.Duration
 			for b.Loop() {
 				begin := time.Now()
 				p, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{Setpgid: true}})
@@ -34,10 +35,12 @@ func BenchmarkStart(b *testing.B) {
 				}
 				plain = append(plain, time.Since(begin))
 				begin = time.Now()
-				if r := do(b, box, Command{Program: "/bin/true", Args: []string{"true"}}, Pass{}); r.state.ExitCode() != 0 {
+				r := do(b, box, Command{Program: "/bin/true", Args: []string{"true"}}, Pass{})
+				if r.state.ExitCode() != 0 {
 					b.Fatal(r.out)
 				}
 				boxed = append(boxed, time.Since(begin))
+				cpu += r.cell.CPU()
 			}
 			slices.Sort(plain)
 			slices.Sort(boxed)
@@ -45,6 +48,9 @@ func BenchmarkStart(b *testing.B) {
 			b.ReportMetric(ms(boxed[0]-plain[0]), "best-added-ms")
 			b.ReportMetric(ms(boxed[len(boxed)/2]-plain[len(plain)/2]), "median-added-ms")
 			b.ReportMetric(ms(plain[len(plain)/2]), "median-plain-ms")
+			if cpu > 0 { // a control group counted
+				b.ReportMetric(ms(cpu)/float64(b.N), "cpu-ms")
+			}
 			b.ReportMetric(0, "ns/op")
 		})
 	}

@@ -32,6 +32,8 @@ type Box struct {
 	relay *Relay   // nil: cells reach nothing
 	cg    *cgroups // nil: limits are each process's
 	note  string   // why cg is nil
+	host  machine
+	rules []byte // the system call filter; nil: none
 }
 
 // New makes a box, and runs an empty program in it to see that it works. Its
@@ -56,6 +58,13 @@ func New(o Options) (*Box, error) {
 		if p == "/" || within(b.o.Home, p) || slices.Contains(private, p) {
 			return nil, fulgur.E(fulgur.KindInvalid, op, "the agents would see all of "+p+": keep the run file, and what runner.read names, in folders of their own", nil)
 		}
+	}
+	b.host = machine{home: b.o.Home, size: o.Limits.File, root: os.Geteuid() == 0}
+	if b.host.root {
+		b.host.only = rootOnly("/etc", "/opt")
+	}
+	if !o.without[GuardSeccomp] {
+		b.rules = rules()
 	}
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -170,10 +179,27 @@ func (b *Box) Cell(c Command) (cell *Cell, err error) {
 	}
 	view := b.o.View.with(c.Read, c.Write)
 	view.Show = append(view.Show, view.program(c.Program, b.o.Home)...)
-	cell.Argv = append(b.args(view, c.Dir), innerArgs(b.o.Limits, b.cg == nil, !b.o.without[GuardSeccomp], b.relay != nil)...)
+	filter, err := b.filter()
+	if err != nil {
+		return cell, err
+	}
+	cell.ends = append(cell.ends, filter)
+	cell.Argv = append(b.args(view, c.Dir), innerArgs(b.o.Limits, b.cg == nil, b.relay != nil)...)
 	cell.Argv = append(append(cell.Argv, c.Program), c.Args[1:]...)
-	cell.Attr = &os.ProcAttr{Dir: "/", Env: c.Env, Files: []*os.File{c.Files[0], c.Files[1], c.Files[2], theirs, b.self, held}}
+	cell.Attr = &os.ProcAttr{Dir: "/", Env: c.Env, Files: []*os.File{c.Files[0], c.Files[1], c.Files[2], theirs, b.self, held, filter}}
 	return cell, nil
+}
+
+// filter returns a file that bubblewrap reads the system call filter from. It
+// puts it on its own process inside too: on what could else be traced and made
+// to call what the agent may not.
+func (b *Box) filter() (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.Write(b.rules) // fits into the pipe
+	return r, errors.Join(err, w.Close())
 }
 
 // args returns bubblewrap's command line, up to the first program's arguments.
@@ -189,7 +215,10 @@ func (b *Box) args(v View, dir string) []string {
 			args = append(args, g.flag)
 		}
 	}
-	args = append(args, mounts(v, b.o.Home, b.o.Limits.File, os.Geteuid() == 0, off)...)
+	args = append(args, mounts(v, b.host, off)...)
+	if b.rules != nil {
+		args = append(args, "--seccomp", "6")
+	}
 	if dir == "" {
 		dir = "/tmp"
 	}
@@ -293,7 +322,37 @@ func (c *Cell) listen(oob []byte) {
 		c.box.relay.serve(w, r, p)
 	})}
 	c.server = s
-	go func() { _ = s.Serve(l) }() // ends with End
+	go func() { _ = s.Serve(&fewListener{Listener: l, room: make(chan struct{}, mostConnections)}) }() // ends with End
+}
+
+// mostConnections an agent may have open to its relay: each takes a descriptor of
+// this process.
+const mostConnections = 256
+
+// fewListener accepts while there is room.
+type fewListener struct {
+	net.Listener
+	room chan struct{}
+}
+
+func (l *fewListener) Accept() (net.Conn, error) {
+	l.room <- struct{}{}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.room
+		return nil, err
+	}
+	return &fewConn{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
+}
+
+type fewConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *fewConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
 }
 
 // Let says which attempt the cell's requests belong to from now on.

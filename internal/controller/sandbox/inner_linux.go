@@ -3,7 +3,6 @@ package sandbox
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +25,7 @@ const trueName = "sandbox-true"
 
 // Descriptors that a sandbox's first program inherits.
 const (
-	ctlFD = 3 // socket pair to the runner; 4 is this program, 5 bubblewrap's own, held until all is dead
+	ctlFD = 3 // socket pair to the runner; 4 is this program, 5 and 6 are bubblewrap's own: one that is held until all is dead, and the filter
 )
 
 // What the first program tells the runner, one byte each.
@@ -52,33 +51,32 @@ func Inner(args []string) {
 		os.Exit(probed(args[2:]))
 	case innerName:
 	}
-	runtime.LockOSThread() // filter and limits are this thread's until it becomes the agent
 	err := inner(args[2:])
 	_, _ = unix.Write(ctlFD, append([]byte{saysError}, err.Error()...))
 	os.Exit(127)
 }
 
 // innerArgs is what inner reads; -1 or 0 stand for none.
-func innerArgs(l Limits, rlimits bool, filter, listen bool) []string {
+func innerArgs(l Limits, rlimits, listen bool) []string {
 	data, procs := int64(0), int64(0)
 	if rlimits { // no cgroup holds them
 		data, procs = l.Memory, l.Processes
 	}
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	yes := func(b bool) string { return map[bool]string{true: "1", false: "0"}[b] }
-	return []string{innerName, n(data), n(procs), n(l.File), n(int64(l.CPU.Seconds() + 0.999)), yes(filter), yes(listen)}
+	return []string{innerName, n(data), n(procs), n(l.File), n(int64(l.CPU.Seconds() + 0.999)), yes(listen)}
 }
 
 func inner(args []string) error {
-	if len(args) < 7 {
+	if len(args) < 6 {
 		return fmt.Errorf("the sandbox's first program got %d arguments", len(args))
 	}
-	var n [6]int64
+	var n [5]int64
 	for i := range n {
 		n[i], _ = strconv.ParseInt(args[i], 10, 64)
 	}
 	closeOnExec()
-	if n[5] == 0 {
+	if n[4] == 0 {
 		if _, err := unix.Write(ctlFD, []byte{saysHere}); err != nil {
 			return fmt.Errorf("reaching the runner: %w", err)
 		}
@@ -97,13 +95,8 @@ func inner(args []string) error {
 		}
 	}
 	_ = limit(unix.RLIMIT_CORE, 0, 0)
-	path := args[6]
-	if n[4] != 0 {
-		if err := installFilter(); err != nil {
-			return fmt.Errorf("installing the system call filter: %w", err)
-		}
-	}
-	err := syscall.Exec(path, args[6:], os.Environ())
+	path := args[5]
+	err := syscall.Exec(path, args[5:], os.Environ())
 	return fmt.Errorf("%s: %w", path, err)
 }
 

@@ -1,9 +1,8 @@
 package sandbox
 
 import (
-	"fmt"
+	"encoding/binary"
 	"runtime"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,16 +75,17 @@ func filter(arch uint32) []unix.SockFilter {
 	return append(p, stmt(ret, retAllow))
 }
 
-// installFilter puts the filter on this thread, for good.
-func installFilter() error {
+// rules is the filter as bubblewrap reads it: an array of struct sock_filter.
+func rules() []byte {
 	arch, ok := map[string]uint32{"amd64": archAMD64, "arm64": archARM64}[runtime.GOARCH]
 	if !ok {
 		return nil
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("no_new_privs: %w", err)
+	var out []byte
+	for _, f := range filter(arch) {
+		out = binary.NativeEndian.AppendUint16(out, f.Code)
+		out = append(out, f.Jt, f.Jf)
+		out = binary.NativeEndian.AppendUint32(out, f.K)
 	}
-	p := filter(arch)
-	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
-	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0)
+	return out
 }

@@ -27,10 +27,37 @@ func (v View) with(read, write []string) View {
 // system is what every program needs.
 var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store", "/gnu/store"}
 
-// rootOnly are files of the system that only root can read: where the agent is
-// root's, nothing else keeps it from them.
-var rootOnly = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private",
-	"/etc/kubernetes", "/etc/rancher", "/etc/letsencrypt", "/etc/security/opasswd", "/etc/krb5.keytab"}
+// maxRootOnly bounds what is looked for; more than that is no usual system.
+const maxRootOnly = 2000
+
+// rootOnly returns what of the system only root, or a group, may read: where the
+// agent is root's, nothing else keeps it from passwords, host keys and tokens there.
+func rootOnly(roots ...string) []string {
+	var out []string
+	for _, root := range roots {
+		_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+			if err != nil {
+				return nil //nolint:nilerr // it went away, or is nobody's to read
+			}
+			if len(out) >= maxRootOnly {
+				return filepath.SkipAll
+			}
+			info, err := d.Info()
+			if err != nil || d.Type()&os.ModeSymlink != 0 {
+				return nil //nolint:nilerr // the same
+			}
+			switch mode := info.Mode().Perm(); {
+			case d.IsDir() && mode&0o005 != 0o005:
+				out = append(out, path)
+				return filepath.SkipDir
+			case d.Type().IsRegular() && mode&0o004 == 0:
+				out = append(out, path)
+			}
+			return nil
+		})
+	}
+	return out
+}
 
 // kernelFiles are files by which root changes the running system. Their
 // permissions look at the user outside the sandbox, not at capabilities:
@@ -38,10 +65,18 @@ var rootOnly = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gsh
 // run a program outside. (bubblewrap 0.8.0 covers only those whose folder is writable.)
 var kernelFiles = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/mtrr", "/proc/dynamic_debug", "/proc/driver"}
 
+// machine is what there is outside.
+type machine struct {
+	home string
+	size int64    // of each private folder; 0: no limit
+	root bool     // agents are root's
+	only []string // what then only root may read
+}
+
 // mounts returns bubblewrap's arguments that make the view. Later ones lie over
 // earlier ones, so folders come before what is in them, and what is hidden
 // before what is shown all the same.
-func mounts(v View, home string, size int64, root bool, without map[Guard]bool) []string {
+func mounts(v View, m machine, without map[Guard]bool) []string {
 	var args []string
 	bind := "--ro-bind"
 	if without[GuardSystem] {
@@ -53,13 +88,11 @@ func mounts(v View, home string, size int64, root bool, without map[Guard]bool) 
 		for _, dir := range system {
 			args = append(args, systemDir(bind, dir)...)
 		}
-		if root {
-			over, seal := hidden(rootOnly)
-			args = append(append(args, over...), seal...)
-		}
+		over, seal := hidden(m.only)
+		args = append(append(args, over...), seal...)
 	}
 	args = append(args, "--proc", "/proc", "--dev", "/dev")
-	if root && !without[GuardKernel] {
+	if m.root && !without[GuardKernel] {
 		for _, p := range kernelFiles {
 			if _, err := os.Lstat(p); err == nil {
 				args = append(args, "--ro-bind", p, p)
@@ -68,12 +101,12 @@ func mounts(v View, home string, size int64, root bool, without map[Guard]bool) 
 	}
 	if !without[GuardFiles] {
 		private := []string{"/dev/shm", "/tmp", "/var/tmp"}
-		if home != "" && home != "/" && !within(home, "/tmp") {
-			private = append(private, home)
+		if m.home != "" && m.home != "/" && !within(m.home, "/tmp") {
+			private = append(private, m.home)
 		}
 		for _, dir := range private {
-			if size > 0 {
-				args = append(args, "--size", strconv.FormatInt(size, 10))
+			if m.size > 0 {
+				args = append(args, "--size", strconv.FormatInt(m.size, 10))
 			}
 			args = append(args, "--perms", "1777", "--tmpfs", dir)
 		}
