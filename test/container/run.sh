@@ -36,7 +36,7 @@ tests() { # tests PROGRAM: static, for the test binary is the agent in an image 
 calc() { # calc PROGRAM
   local arch; arch=$(go env GOARCH)
   go run ./tools/image -only fulgur-calc-agent -platforms "linux/$arch" -out "$dir/image" >/dev/null
-  "$1" load --input "$dir/image/fulgur-calc-agent-linux-$arch.tar" >/dev/null
+  "$1" load --quiet --input "$dir/image/fulgur-calc-agent-linux-$arch.tar" >/dev/null
   CGO_ENABLED=0 go build -o "$dir/fulgur" ./cmd/fulgur
   cat >"$dir/run.yaml" <<RUN
 version: 1

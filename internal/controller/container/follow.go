@@ -22,7 +22,11 @@ func (r *Runner) follow(x *box) {
 		exit = r.watch(x)
 	}
 	close(x.gone)
-	x.door.shut()
+	x.door.shut(exit != nil)
+	if exit == nil { // the next runner's
+		r.drop(x)
+		return
+	}
 	good := exit.Code == 0 && exit.Failure == "" && exit.Signal == "" && !x.stopped()
 	if x.exit == nil {
 		exit.Tail, exit.Log = r.keepLog(x, good)
@@ -50,7 +54,7 @@ func (x *box) stopped() bool {
 // watch waits until the container has ended, and says how. It waits in a client
 // that is attached to the container: that ends when the container does. A client
 // may also end because it was killed, or its server restarted; so what has ended
-// is said by the container's state alone.
+// is said by the container's state alone. nil: it is left to the next runner.
 func (r *Runner) watch(x *box) *plan.Exit {
 	stdin := x.input != nil
 	for nap := 100 * time.Millisecond; ; nap = min(2*nap, 10*time.Second) {
@@ -61,6 +65,9 @@ func (r *Runner) watch(x *box) *plan.Exit {
 			return exit
 		}
 		stdin = false
+		if r.leaving() {
+			return nil
+		}
 		if time.Since(began) > 10*time.Second {
 			nap = 100 * time.Millisecond
 		}

@@ -211,7 +211,7 @@ func fileName(k plan.Key) string {
 	return "id-" + hex.EncodeToString(sum[:12])
 }
 
-// Runner implements controller.Runner and controller.Acknowledger.
+// Runner implements controller.Runner, Acknowledger, Leaver and Prover.
 type Runner struct {
 	Options
 	client *client
@@ -225,6 +225,7 @@ type Runner struct {
 
 	mu     sync.Mutex
 	closed bool
+	left   bool // Close ends nothing
 	live   map[plan.Key]*box
 	kept   map[plan.Key]string // ended containers whose end is not on record yet: names
 	wg     sync.WaitGroup

@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -34,8 +35,10 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 		return nil
 	}
 	health := strings.TrimRight(gateway, "/") + "/healthz"
-	x := newBox(plan.Key{Rollout: "probe", Attempt: "0"}, "fulgur-"+r.scope+"-probe")
-	args := []string{"run", "--rm", "--name", x.name, "--pull", "never", "--label", labelScope + "=" + r.scope, "--cap-drop", "all", "--security-opt", "no-new-privileges",
+	// A name of its own and no label: another controller of this run may lead, and adopt.
+	once := "probe-" + strings.ToLower(rand.Text()[:8])
+	x := newBox(plan.Key{Rollout: fulgur.RolloutID(once), Attempt: "0"}, "fulgur-"+r.scope+"-"+once)
+	args := []string{"run", "--rm", "--name", x.name, "--pull", "never", "--cap-drop", "all", "--security-opt", "no-new-privileges",
 		"--volume", r.inner + ":" + innerPath + ":ro", "--entrypoint", innerPath}
 	if r.client.podman {
 		args = append(args, "--http-proxy=false")
@@ -45,7 +48,7 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 		if err != nil {
 			return err
 		}
-		defer x.door.shut()
+		defer x.door.shut(true)
 		args = append(args, "--network", r.isolated(), "--volume", x.door.folder()+":"+filepath.Dir(socketPath))
 		args = append(args, r.Extra...)
 		args = append(args, r.Image, innerName, innerPath, probeName, env["health"], gateway)

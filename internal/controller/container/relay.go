@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -55,6 +56,27 @@ func (r *Runner) doors() string {
 	return filepath.Join(base, "fulgur-"+strconv.Itoa(os.Getuid())+"-"+r.scope)
 }
 
+// doorOf is the folder of an attempt's relay.
+func (r *Runner) doorOf(k plan.Key) string {
+	return filepath.Join(r.doors(), short(string(k.Rollout)+"\x00"+string(k.Attempt)))
+}
+
+// sweepDoors removes what relays of containers left that are no more.
+func (r *Runner) sweepDoors() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keep := map[string]bool{}
+	for k := range r.live {
+		keep[filepath.Base(r.doorOf(k))] = true
+	}
+	all, _ := os.ReadDir(r.doors()) // mostly there is none
+	for _, d := range all {
+		if !keep[d.Name()] {
+			_ = os.RemoveAll(filepath.Join(r.doors(), d.Name()))
+		}
+	}
+}
+
 func (r *Runner) runtimeDir() string {
 	for _, kv := range r.Environ {
 		if d, ok := strings.CutPrefix(kv, "XDG_RUNTIME_DIR="); ok {
@@ -71,7 +93,7 @@ func (r *Runner) runtimeDir() string {
 func (r *Runner) openDoor(x *box, env map[string]string, secrets []string) (map[string]string, error) {
 	inside, pass := throughRelay(r.Gateway, env, secrets)
 	t := ticket{Upstream: r.Gateway, Pass: pass}
-	dir := filepath.Join(r.doors(), short(string(x.key.Rollout)+"\x00"+string(x.key.Attempt)))
+	dir := r.doorOf(x.key)
 	if err := ownFolder(r.doors()); err != nil {
 		return nil, err
 	}
@@ -96,7 +118,7 @@ func (r *Runner) openDoor(x *box, env map[string]string, secrets []string) (map[
 
 // reopenDoor takes up an adopted container's relay where its controller left it.
 func (r *Runner) reopenDoor(x *box) error {
-	dir := filepath.Join(r.doors(), short(string(x.key.Rollout)+"\x00"+string(x.key.Attempt)))
+	dir := r.doorOf(x.key)
 	b, err := os.ReadFile(filepath.Join(dir, "ticket"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // it has another network
@@ -160,15 +182,18 @@ func listenDoor(dir string, t ticket) (*door, error) {
 // folder is what the container sees of it.
 func (d *door) folder() string { return filepath.Join(d.dir, "gateway") }
 
-// shut ends an attempt's relay: nothing that it left comes through any more.
-func (d *door) shut() {
+// shut ends an attempt's relay. With the attempt goes its folder: nothing that it
+// left comes through any more. Else the next runner opens it again.
+func (d *door) shut(ended bool) {
 	if d == nil {
 		return
 	}
 	_ = d.http.Close()
 	<-d.done
 	d.relay.Close()
-	_ = os.RemoveAll(d.dir)
+	if ended {
+		_ = os.RemoveAll(d.dir)
+	}
 }
 
 // throughRelay rewrites variables for a container: addresses of the gateway

@@ -116,29 +116,51 @@ func TestProofShowsWhatContainersReach(t *testing.T) {
 	})
 }
 
-// An adopted container's agent goes on through the next controller's relay.
+// An agent goes on through the next controller's relay, whether the one before was
+// killed or left.
 func TestRelayComesBackWithTheNextController(t *testing.T) {
 	program(t)
-	g := newGateway(t)
-	dir := shared(t)
-	old := runner(t, relayed(t, g))
-	e := caller(g, "a", "call; pid "+dir+"/pid; sleep 1500; call; exit 3")
-	runnertest.Start(t, old, e)
-	runnertest.Pid(t, dir+"/pid")
-	old.mu.Lock()
-	_ = old.live[e.Key].door.http.Close() // as when its process is killed
-	old.mu.Unlock()
+	for name, end := range map[string]func(t *testing.T, r *Runner, x *box){
+		"killed": func(_ *testing.T, _ *Runner, x *box) { _ = x.door.http.Close() },
+		"left": func(t *testing.T, r *Runner, _ *box) {
+			r.Leave()
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGateway(t)
+			dir := shared(t)
+			old := runner(t, relayed(t, g))
+			e := caller(g, "a", "call; pid "+dir+"/pid; sleep 1500; call; exit 3")
+			runnertest.Start(t, old, e)
+			runnertest.Pid(t, dir+"/pid")
+			old.mu.Lock()
+			x := old.live[e.Key]
+			old.mu.Unlock()
+			end(t, old, x)
+			stale := filepath.Join(old.doors(), "stale") // of a container that is no more
+			if err := os.Mkdir(stale, 0o700); err != nil {
+				t.Fatal(err)
+			}
 
-	r := runner(t, relayed(t, g))
-	keys, err := r.Adopt(t.Context(), []controller.Leftover{{Key: e.Key, Phase: fulgur.PhaseRunning}})
-	if err != nil || len(keys) != 1 {
-		t.Fatalf("adopted %v, %v", keys, err)
-	}
-	if x := runnertest.Exit(t, r, "a"); x.Code != 3 {
-		t.Errorf("exit %+v", x)
-	}
-	if d := cmp.Diff([]string{"/proxy/rollout/a/openai/v1/chat/completions Bearer secret-a", "/proxy/rollout/a/openai/v1/chat/completions Bearer secret-a"}, g.calls()); d != "" {
-		t.Error(d)
+			r := runner(t, relayed(t, g))
+			keys, err := r.Adopt(t.Context(), []controller.Leftover{{Key: e.Key, Phase: fulgur.PhaseRunning}})
+			if err != nil || len(keys) != 1 {
+				t.Fatalf("adopted %v, %v", keys, err)
+			}
+			if _, err := os.Stat(stale); err == nil {
+				t.Error("what a relay left is still there")
+			}
+			if x := runnertest.Exit(t, r, "a"); x.Code != 3 {
+				t.Errorf("exit %+v", x)
+			}
+			const call = "/proxy/rollout/a/openai/v1/chat/completions Bearer secret-a"
+			if d := cmp.Diff([]string{call, call}, g.calls()); d != "" {
+				t.Error(d)
+			}
+		})
 	}
 }
 

@@ -103,7 +103,7 @@ func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (ex
 		socket = x.door.folder()
 		defer func() {
 			if err != nil || exit != nil {
-				x.door.shut()
+				x.door.shut(true)
 			}
 		}()
 	}
@@ -345,6 +345,7 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 			return taken, fulgur.E(fulgur.KindUnavailable, op, "containers of an earlier controller could not be removed", err)
 		}
 	}
+	r.sweepDoors()
 	return taken, nil
 }
 
@@ -375,10 +376,28 @@ func (r *Runner) removeAll(names []string) {
 	}
 }
 
+// Leave implements controller.Leaver: the containers go on, and those that have
+// ended stay, for the next runner of this scope.
+func (r *Runner) Leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = true
+}
+
+// leaving says whether the runner is closed and leaves its containers.
+func (r *Runner) leaving() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed && r.left
+}
+
 // Close implements controller.Runner.
 func (r *Runner) Close() error {
 	if !r.halt() {
 		return nil
+	}
+	if r.leaving() {
+		r.end() // the clients that wait
 	}
 	done := make(chan struct{})
 	go func() { r.wg.Wait(); close(done) }()
@@ -390,12 +409,13 @@ func (r *Runner) Close() error {
 		}
 	}
 	r.end()
-	names := make([]string, 0, len(r.kept))
-	for _, n := range r.kept {
-		names = append(names, n)
+	if !r.leaving() {
+		names := make([]string, 0, len(r.kept))
+		for _, n := range r.kept {
+			names = append(names, n)
+		}
+		r.removeAll(names)
 	}
-	clear(r.kept)
-	r.removeAll(names)
 	_ = os.Remove(r.doors()) // if it is empty
 	close(r.events)
 	return nil
@@ -408,7 +428,9 @@ func (r *Runner) halt() bool {
 	r.closed = true
 	all := make([]*box, 0, len(r.live))
 	for _, x := range r.live {
-		all = append(all, x)
+		if !r.left {
+			all = append(all, x)
+		}
 	}
 	r.mu.Unlock()
 	for _, x := range all {
@@ -424,7 +446,9 @@ func (r *Runner) Kill() {
 	r.mu.Lock()
 	var names []string
 	for _, x := range r.live {
-		names = append(names, x.name)
+		if !r.left {
+			names = append(names, x.name)
+		}
 	}
 	r.mu.Unlock()
 	r.removeAll(names)
