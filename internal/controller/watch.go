@@ -235,7 +235,9 @@ func (c *Controller) recover(ctx, reporting context.Context) error {
 	for _, a := range plan.Recover(left, adopted, c.o.Limits) {
 		switch a.Kind {
 		case plan.Enqueue:
-			a.Item.NotBefore = time.Time{}
+			if a.Item.NotBefore = (time.Time{}); a.Delay > 0 {
+				a.Item.NotBefore = time.Now().Add(a.Delay)
+			}
 			c.queue.Add(a.Item)
 		case plan.Report:
 			c.log.Warn("an attempt was lost with its controller", "rollout", a.Key.Rollout, "attempt", a.Key.Attempt, "retry", a.Retry)

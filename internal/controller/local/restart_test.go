@@ -59,7 +59,16 @@ func house(ctx context.Context, db string, orphans, worker bool) (*store.Store, 
 
 // controllerProcess works until it is killed.
 func controllerProcess(db string) {
-	s, c, _, err := house(context.Background(), db, os.Getenv("FULGUR_TEST_ORPHANS") != "", os.Getenv("FULGUR_TEST_WORKER") != "")
+	open := func() (*store.Store, *controller.Controller, controller.Runner, error) {
+		return house(context.Background(), db, os.Getenv("FULGUR_TEST_ORPHANS") != "", os.Getenv("FULGUR_TEST_WORKER") != "")
+	}
+	s, c, _, err := open()
+	// One that was killed while it forked has left the store's lock to a process that
+	// is about to become an agent, and lets go of it then.
+	for tries := 0; err != nil && tries < 100; tries++ {
+		time.Sleep(20 * time.Millisecond)
+		s, c, _, err = open()
+	}
 	if err == nil {
 		_ = os.Unsetenv("FULGUR_TEST_CONTROLLER")
 		if os.Getenv("FULGUR_TEST_CHAOS") != "" {

@@ -35,7 +35,11 @@ func seen(s, last int, busy bool, held int) func(*Execution) {
 // words writes actions as "stop a timeout".
 func words(actions []Action) (out []string) {
 	for _, a := range actions {
-		out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s %s", a.Kind, a.Key.Rollout, a.Reason)))
+		text := fmt.Sprintf("%s %s %s", a.Kind, a.Key.Rollout, a.Reason)
+		if a.Delay > 0 {
+			text += a.Delay.String()
+		}
+		out = append(out, strings.TrimSpace(text))
 	}
 	return out
 }
@@ -274,6 +278,8 @@ func TestRecover(t *testing.T) {
 		"one that still runs is adopted":      {[]fulgur.Attempt{open("0", fulgur.PhaseRunning)}, true, []string{"adopt r"}, false},
 		"one that never started goes on":      {[]fulgur.Attempt{open("0", fulgur.PhaseWaiting)}, false, []string{"enqueue r"}, false},
 		"one whose retry was told goes on":    {[]fulgur.Attempt{ended("spawn")}, false, []string{"enqueue r"}, false},
+		"what is lost again waits":            {[]fulgur.Attempt{ended("lost"), open("1", fulgur.PhaseRunning)}, false, []string{"report r", "enqueue r 2s"}, true},
+		"also for the next controller":        {[]fulgur.Attempt{ended("lost"), ended("lost")}, false, []string{"enqueue r 2s"}, false},
 		"lost too often ends":                 {[]fulgur.Attempt{ended("lost"), ended("lost"), open("2", fulgur.PhaseRunning)}, false, []string{"report r"}, false},
 		"other failures are not counted here": {[]fulgur.Attempt{ended("spawn"), ended("shutdown"), open("2", fulgur.PhaseStarting)}, false, []string{"report r", "enqueue r"}, true},
 	} {
@@ -283,7 +289,7 @@ func TestRecover(t *testing.T) {
 			if test.adopted {
 				adopted[Key{"r", "0"}] = true
 			}
-			got := Recover([]Left{l}, adopted, Limits{Lost: 2, Table: Table{Retries: 2}})
+			got := Recover([]Left{l}, adopted, Limits{Lost: 2, Table: Table{Retries: 2}, Backoff: time.Second})
 			if d := cmp.Diff(test.want, words(got)); d != "" {
 				t.Error(d)
 			}

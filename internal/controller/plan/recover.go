@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -35,6 +36,17 @@ func (l Left) Orphan() (fulgur.Attempt, bool) {
 	return fulgur.Attempt{}, false
 }
 
+// lostDelay is how long a rollout waits that was lost so many times before: not
+// at all at first, then longer and longer. Controllers that die one after the
+// other do not take the same rollouts with them each time, and one that is what
+// kills them leaves the others time.
+func lostDelay(before int, l Limits) time.Duration {
+	if before <= 0 {
+		return 0
+	}
+	return min(l.Backoff<<min(before, 20), MaxBackoff)
+}
+
 // Recover says what becomes of the rollouts that were running when this
 // controller began to lead: adopted is what the runner took over; all other
 // executions of old are dead by now. A rollout without attempts belongs to
@@ -61,10 +73,10 @@ func Recover(left []Left, adopted map[Key]bool, l Limits) (actions []Action) {
 			}
 			actions = append(actions, Action{Kind: Report, Key: key, Item: item, Outcome: out, Retry: again})
 			if again {
-				actions = append(actions, Action{Kind: Enqueue, Key: key, Item: item})
+				actions = append(actions, Action{Kind: Enqueue, Key: key, Item: item, Delay: lostDelay(h.Lost, l)})
 			}
 		default: // the last attempt ended with a retry
-			actions = append(actions, Action{Kind: Enqueue, Key: key, Item: item})
+			actions = append(actions, Action{Kind: Enqueue, Key: key, Item: item, Delay: lostDelay(Count(r.Attempts).Lost-1, l)})
 		}
 	}
 	return actions
