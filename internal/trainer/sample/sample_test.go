@@ -101,6 +101,9 @@ func TestLineagesBecomeSamples(t *testing.T) {
 		"AD-14: branches train the shared turn once": {
 			numbered(call(a1, ids(11)), call(join(a1, ids(11, 3)), ids(12)), call(join(a1, ids(11, 4)), ids(13))),
 			[]string{"(1) (2) 11 (3) 12", "(1) (2) (11) (4) 13"}, 3},
+		"two conversations that went alike are two samples": {
+			numbered(call(a1, ids(11)), call(a1, ids(11)), call(a2, ids(12)), call(a2, ids(12)), call(a3, ids(13))),
+			[]string{"(1) (2) 11 (3) 12", "(1) (2) 11 (3) 12 (4) 13"}, 5},
 		"two answers to one prompt both train": {
 			numbered(call(a1, ids(11)), call(a1, ids(12)), call(ids(1, 2, 12, 5), ids(13))),
 			[]string{"(1) (2) 11", "(1) (2) 12 (5) 13"}, 3},
