@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/fulgur-rl/fulgur/internal/config"
 )
 
 // build renders a folder and decodes every object; a field that the API does not
@@ -140,6 +141,9 @@ func TestGatewayIsProbedAndKeepsItsRecord(t *testing.T) {
 // requests are what a request of the runner of Jobs looks like in its source.
 var requests = regexp.MustCompile(`(?:http\.Method(\w+), |path: )r\.c\.path\("([^"]+)"(\+)?(?:[\w.\[\]()]*\+"/(\w+)")?`)
 
+// removals are those that it makes in a loop over paths.
+var removals = regexp.MustCompile(`"([\w.]+)/v1/(\w+)/": `)
+
 // needed reads the rights that the runner of Jobs uses off its source.
 func needed(t *testing.T) map[string][]string {
 	t.Helper()
@@ -174,6 +178,18 @@ func needed(t *testing.T) map[string][]string {
 				if !slices.Contains(out[resource], v) {
 					out[resource] = append(out[resource], v)
 				}
+			}
+		}
+	}
+	for _, f := range files {
+		src, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range removals.FindAllStringSubmatch(string(src), -1) {
+			resource := m[1] + "/" + m[2]
+			if !slices.Contains(out[resource], "delete") {
+				out[resource] = append(out[resource], "delete")
 			}
 		}
 	}
@@ -226,6 +242,31 @@ func TestAgentsHaveNoWayOutByDefault(t *testing.T) {
 	}
 }
 
+// The run file is one that the controller takes, and it names the images that are
+// installed.
+func TestRunFileIsTaken(t *testing.T) {
+	src, err := os.ReadFile("calc/run.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, warnings, err := config.Parse(src, "run.yaml", nil)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	for name, p := range pods(build(t, "calc")) {
+		if image := p.Containers[0].Image; image != f.Runner.Kubernetes.ProbeImage {
+			t.Errorf("%s has the image %s, the probe %s", name, image, f.Runner.Kubernetes.ProbeImage)
+		}
+	}
+	for _, o := range build(t, "calc") {
+		if s, ok := o.(*corev1.Service); ok {
+			if d := cmp.Diff(s.Spec.Selector, f.Runner.Kubernetes.GatewayPods); d != "" || s.Namespace != f.Runner.Kubernetes.GatewayNamespace {
+				t.Errorf("the gateway's pods are others: %s", d)
+			}
+		}
+	}
+}
+
 // The example's run file is the one of examples/calc but for where the agent runs.
 func TestCalcIsTheExample(t *testing.T) {
 	ours, err := os.ReadFile("calc/run.yaml")
@@ -236,10 +277,13 @@ func TestCalcIsTheExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runner := false
 	for _, line := range strings.Split(string(ours), "\n") {
 		key, _, ok := strings.Cut(strings.TrimSpace(line), ":")
 		switch {
+		case strings.HasPrefix(line, "  ") && runner: // what is the cluster's
 		case !ok, strings.HasPrefix(key, "#"), key == "agent", key == "runner", key == "version", key == "model":
+			runner = key == "runner"
 		case !strings.Contains(string(theirs), strings.TrimSpace(line)):
 			t.Errorf("%q is not in the example's run file", line)
 		}
