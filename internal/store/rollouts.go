@@ -75,7 +75,7 @@ func checkSpec(op string, i int, spec *fulgur.RolloutSpec) error {
 	switch {
 	case spec.Run == "":
 		return bad("run is missing")
-	case spec.ID == "." || spec.ID == "..":
+	case spec.ID == "." || spec.ID == ".." || spec.ID == "/":
 		return bad(fmt.Sprintf("id %q cannot stand in a path", spec.ID))
 	case !json.Valid(spec.Input):
 		return bad("input is missing or not JSON")

@@ -37,9 +37,11 @@ func testCreate(t *testing.T, s Subject) {
 		spec fulgur.RolloutSpec
 		kind fulgur.Kind
 	}{
-		"without input": {fulgur.RolloutSpec{ID: "bad", Run: fulgur.DefaultRun}, fulgur.KindInvalid},
-		"without run":   {fulgur.RolloutSpec{ID: "bad", Input: json.RawMessage(`1`)}, fulgur.KindInvalid},
-		"unknown run":   {fulgur.RolloutSpec{ID: "bad", Run: "nowhere", Input: json.RawMessage(`1`)}, fulgur.KindNotFound},
+		"without input":               {fulgur.RolloutSpec{ID: "bad", Run: fulgur.DefaultRun}, fulgur.KindInvalid},
+		"that no path can name":       {fulgur.RolloutSpec{ID: "/", Run: fulgur.DefaultRun, Input: json.RawMessage(`1`)}, fulgur.KindInvalid},
+		"that a path means otherwise": {fulgur.RolloutSpec{ID: "..", Run: fulgur.DefaultRun, Input: json.RawMessage(`1`)}, fulgur.KindInvalid},
+		"without run":                 {fulgur.RolloutSpec{ID: "bad", Input: json.RawMessage(`1`)}, fulgur.KindInvalid},
+		"unknown run":                 {fulgur.RolloutSpec{ID: "bad", Run: "nowhere", Input: json.RawMessage(`1`)}, fulgur.KindNotFound},
 	} {
 		_, err := s.API.CreateRollouts(ctx, []fulgur.RolloutSpec{good, bad.spec})
 		if fulgur.KindOf(err) != bad.kind {
