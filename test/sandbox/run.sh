@@ -32,8 +32,10 @@ go build -o "$dir/fulgur" ./cmd/fulgur
 if [ "$(id -u)" = 0 ]; then
   # Namespaces that a user makes, limits without a control group: another way through.
   go test -c -o "$dir/sandbox.test" ./internal/controller/sandbox
+  go test -c -o "$dir/local.test" ./internal/controller/local
   mkdir "$dir/home"; echo x >"$dir/home/.profile"
   chmod -R a+rX "$dir"; chown -R nobody "$dir/home"
   (cd "$dir/home" && HOME="$dir/home" TMPDIR=/tmp runuser -u nobody -- "$dir/sandbox.test" -test.timeout 300s)
+  (cd "$dir/home" && HOME="$dir/home" TMPDIR=/tmp runuser -u nobody -- "$dir/local.test" -test.timeout 300s -test.short -test.run 'Sandboxed|Limits|Killed')
   (cd "$dir/home" && HOME="$dir/home" TMPDIR=/tmp runuser -u nobody -- "$dir/fulgur" doctor)
 fi

@@ -117,6 +117,8 @@ type Command struct {
 	Files   [3]*os.File
 	Read    []string // visible beside the box's view, read-only
 	Write   []string // and writable
+
+	free bool // without limits: a Go program needs more memory than agents may get
 }
 
 // Cell is one sandbox.
@@ -184,7 +186,11 @@ func (b *Box) Cell(c Command) (cell *Cell, err error) {
 		return cell, err
 	}
 	cell.ends = append(cell.ends, filter)
-	cell.Argv = append(b.args(view, c.Dir), innerArgs(b.o.Limits, b.cg == nil, b.relay != nil)...)
+	limits := b.o.Limits
+	if c.free {
+		limits = Limits{}
+	}
+	cell.Argv = append(b.args(view, c.Dir), innerArgs(limits, b.cg == nil, b.relay != nil)...)
 	cell.Argv = append(append(cell.Argv, c.Program), c.Args[1:]...)
 	cell.Attr = &os.ProcAttr{Dir: "/", Env: c.Env, Files: []*os.File{c.Files[0], c.Files[1], c.Files[2], theirs, b.self, held, filter}}
 	return cell, nil
@@ -424,7 +430,7 @@ func limitBySigns(signal syscall.Signal, text string, l Limits) string {
 		return "disk"
 	case l.Memory > 0 && says("Cannot allocate memory", "cannot allocate memory", "MemoryError", "out of memory", "std::bad_alloc", "ENOMEM"):
 		return "memory"
-	case l.Processes > 0 && says("Resource temporarily unavailable", "resource temporarily unavailable", "can't start new thread", "EAGAIN"):
+	case l.Processes > 0 && says("Resource temporarily unavailable", "resource temporarily unavailable", "can't start new thread", "annot fork", "EAGAIN"):
 		return "processes"
 	}
 	return ""
@@ -464,7 +470,7 @@ func (b *Box) try() error {
 		return err
 	}
 	defer func() { _ = r.Close() }()
-	c := Command{Program: "/proc/self/fd/4", Args: []string{"true", trueName}, Env: []string{}, Files: [3]*os.File{null, w, w}}
+	c := Command{Program: "/proc/self/fd/4", Args: []string{"true", trueName}, Env: []string{}, Files: [3]*os.File{null, w, w}, free: true}
 	var said []byte
 	heard := make(chan struct{})
 	go func() { defer close(heard); said, _ = io.ReadAll(io.LimitReader(r, 4<<10)) }()

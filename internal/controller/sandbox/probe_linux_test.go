@@ -69,6 +69,9 @@ func TestEachProbeEscapesWithoutItsGuard(t *testing.T) {
 }
 
 func TestLimitsStopEachExcess(t *testing.T) {
+	if testing.Short() {
+		t.Skip("seconds of CPU time")
+	}
 	s, o := scene(t)
 	for _, test := range []struct {
 		name   string
