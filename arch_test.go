@@ -41,7 +41,7 @@ var layout = map[string]row{
 	"gateway/dialect/sse":               {"", true},
 	"gateway/dialect/openaichat":        {". gateway/call gateway/dialect gateway/dialect/sse gateway/chatwire", true},
 	"gateway/dialect/openaicompletions": {". gateway/call gateway/dialect gateway/dialect/sse gateway/chatwire", true},
-	"gateway/dialect/openairesponses":   {". gateway/call gateway/dialect gateway/dialect/sse", true},
+	"gateway/dialect/openairesponses":   {". gateway/call gateway/dialect gateway/dialect/sse gateway/chatwire", true},
 	"gateway/dialect/anthropic":         {". gateway/call gateway/dialect gateway/dialect/sse gateway/chatwire", true},
 	"gateway/render":                    {". jinja gateway/render/tokenizer gateway/render/parser", true},
 	"gateway/render/tokenizer":          {"", true},
