@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -249,6 +250,7 @@ func (r *Runner) Close() error {
 		defer done()
 		r.unlease(ctx, r.leaseName(), "")
 	}
+	utilnet.CloseIdleConnectionsFor(r.c.http.Transport)
 	close(r.events)
 	if left > 0 {
 		return fulgur.E(fulgur.KindTimeout, "close the Kubernetes runner", fmt.Sprintf("%d Jobs were not gone after %s; the next start of this run removes them", left, r.Grace+closeLimit), nil)
