@@ -170,37 +170,48 @@ func (c *cluster) refused(ns string, from time.Time) (n int, err error) {
 	return n, err
 }
 
-// manifests returns a namespace's Jobs and their Secrets as one would write them,
-// one JSON document after the other.
-func (c *cluster) manifests(ctx context.Context, ns string) ([]byte, error) {
-	var out bytes.Buffer
-	for _, kind := range []struct{ path, version, name string }{{"/api/v1/namespaces/" + ns + "/secrets", "v1", "Secret"}, {"/apis/batch/v1/namespaces/" + ns + "/jobs", "batch/v1", "Job"}} {
-		var list struct{ Items []map[string]any }
-		if err := c.call(ctx, http.MethodGet, kind.path, jsonType, nil, &list); err != nil {
+// manifests returns n Jobs with their Secrets, one JSON document after the other:
+// copies of one that a namespace holds.
+func (c *cluster) manifests(ctx context.Context, ns string, n int) ([]byte, error) {
+	var jobs struct{ Items []map[string]any }
+	if err := c.call(ctx, http.MethodGet, "/apis/batch/v1/namespaces/"+ns+"/jobs?limit=1", jsonType, nil, &jobs); err != nil {
+		return nil, err
+	}
+	if len(jobs.Items) == 0 {
+		return nil, fmt.Errorf("no Job was kept to be copied")
+	}
+	job := jobs.Items[0]
+	meta, _ := job["metadata"].(map[string]any)
+	name := fmt.Sprint(meta["name"])
+	var secret map[string]any
+	if err := c.call(ctx, http.MethodGet, "/api/v1/namespaces/"+ns+"/secrets/"+name, jsonType, nil, &secret); err != nil {
+		return nil, err
+	}
+	delete(job, "status")
+	spec, _ := job["spec"].(map[string]any)
+	delete(spec, "selector")
+	template, _ := spec["template"].(map[string]any)
+	delete(template, "metadata")
+	job["apiVersion"], job["kind"], secret["apiVersion"], secret["kind"] = "batch/v1", "Job", "v1", "Secret"
+	var both bytes.Buffer
+	for _, o := range []map[string]any{secret, job} {
+		o["metadata"] = map[string]any{"name": name}
+		raw, err := json.Marshal(o)
+		if err != nil {
 			return nil, err
 		}
-		for _, o := range list.Items {
-			meta, _ := o["metadata"].(map[string]any)
-			o["apiVersion"], o["kind"] = kind.version, kind.name
-			o["metadata"] = map[string]any{"name": meta["name"]}
-			delete(o, "status")
-			if spec, ok := o["spec"].(map[string]any); ok {
-				delete(spec, "selector")
-				template, _ := spec["template"].(map[string]any)
-				delete(template, "metadata")
-			}
-			raw, err := json.Marshal(o)
-			if err != nil {
-				return nil, err
-			}
-			fmt.Fprintf(&out, "---\n%s\n", raw)
-		}
+		fmt.Fprintf(&both, "---\n%s\n", raw)
+	}
+	var out bytes.Buffer
+	for i := range n {
+		out.WriteString(strings.ReplaceAll(both.String(), name, fmt.Sprint("copy-", i)))
 	}
 	return out.Bytes(), nil
 }
 
-// kubectlRun applies manifests and waits for n Jobs, with kubectl where there is
-// one; else as it does it, one object after the other.
+// kubectlRun applies manifests, with kubectl where there is one, else as it does it,
+// one object after the other; and waits for n Jobs by listing them. (kubectl wait
+// asks for one Job after the other, which alone takes minutes.)
 func kubectlRun(ctx context.Context, c *cluster, ns string, manifests []byte, n int) (time.Duration, error) {
 	begin := time.Now()
 	if kubectl, err := exec.LookPath("kubectl"); err == nil {
@@ -209,30 +220,8 @@ func kubectlRun(ctx context.Context, c *cluster, ns string, manifests []byte, n 
 		if out, err := apply.CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("kubectl apply: %w: %s", err, out)
 		}
-		wait := exec.CommandContext(ctx, kubectl, "--kubeconfig", c.kubeconfig, "-n", ns, "wait", "--for=condition=complete", "--timeout=10m", "job", "--all")
-		if out, err := wait.CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("kubectl wait: %w: %s", err, out)
-		}
-		return time.Since(begin), nil
-	}
-	for doc := range strings.SplitSeq(string(manifests), "---\n") {
-		var o struct {
-			Kind     string
-			Metadata struct{ Name string }
-		}
-		if strings.TrimSpace(doc) == "" {
-			continue
-		}
-		if err := json.Unmarshal([]byte(doc), &o); err != nil {
-			return 0, err
-		}
-		path := "/api/v1/namespaces/" + ns + "/secrets/"
-		if o.Kind == "Job" {
-			path = "/apis/batch/v1/namespaces/" + ns + "/jobs/"
-		}
-		if err := c.call(ctx, http.MethodPatch, path+o.Metadata.Name+"?fieldManager=kubectl", "application/apply-patch+yaml", []byte(doc), nil); err != nil {
-			return 0, err
-		}
+	} else if err := c.apply(ctx, ns, manifests); err != nil {
+		return 0, err
 	}
 	for {
 		var list struct {
@@ -250,4 +239,28 @@ func kubectlRun(ctx context.Context, c *cluster, ns string, manifests []byte, n 
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+}
+
+// apply does what kubectl apply --server-side does.
+func (c *cluster) apply(ctx context.Context, ns string, manifests []byte) error {
+	for doc := range strings.SplitSeq(string(manifests), "---\n") {
+		if strings.TrimSpace(doc) == "" {
+			continue
+		}
+		var o struct {
+			Kind     string
+			Metadata struct{ Name string }
+		}
+		if err := json.Unmarshal([]byte(doc), &o); err != nil {
+			return err
+		}
+		path := "/api/v1/namespaces/" + ns + "/secrets/"
+		if o.Kind == "Job" {
+			path = "/apis/batch/v1/namespaces/" + ns + "/jobs/"
+		}
+		if err := c.call(ctx, http.MethodPatch, path+o.Metadata.Name+"?fieldManager=kubectl", "application/apply-patch+yaml", []byte(doc), nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }

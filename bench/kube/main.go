@@ -195,7 +195,7 @@ func fulgurRun(ctx context.Context, cl *cluster, ns string, n int, idle time.Dur
 	if err != nil {
 		return r, err
 	}
-	if r.manifests, err = cl.manifests(ctx, ns); err != nil {
+	if r.manifests, err = cl.manifests(ctx, ns, n); err != nil {
 		return r, err
 	}
 	if idle > 0 {

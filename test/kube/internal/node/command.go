@@ -121,6 +121,9 @@ func unhurried(c *vk.PodControllerConfig) error {
 		return workqueue.NewTypedItemExponentialFailureRateLimiter[any](5*time.Millisecond, time.Second)
 	}
 	c.SyncPodsFromKubernetesRateLimiter, c.DeletePodsFromKubernetesRateLimiter, c.SyncPodStatusFromProviderRateLimiter = limit(), limit(), limit()
+	// Nor does it ever give up: what ended while the API server was away is still told.
+	again := func(context.Context, string, int, time.Time, error) (*time.Duration, error) { return nil, nil }
+	c.SyncPodsFromKubernetesShouldRetryFunc, c.DeletePodsFromKubernetesShouldRetryFunc, c.SyncPodStatusFromProviderShouldRetryFunc = again, again, again
 	return nil
 }
 
