@@ -2,8 +2,8 @@
 //
 //	test/kube/run.sh --with go run ./bench/kube
 //
-// 200 rollouts that do nothing, against `kubectl apply` of the very same Jobs and
-// Secrets and waiting for them; requests to the API server a rollout, and when
+// 200 rollouts that do nothing, against what `kubectl apply` asks of the API server
+// for the same Jobs and Secrets, and waiting for them; requests to the API server a rollout, and when
 // nothing happens, from the audit log; and 1,000 rollouts under a quota of 50.
 package main
 
@@ -36,20 +36,21 @@ func main() {
 	idle := flag.Duration("idle", time.Minute, "how long nothing happens; 0: leave it out")
 	queued := flag.Int("queued", 1000, "rollouts under a quota; 0: leave it out")
 	quota := flag.Int("quota", 50, "the quota of Jobs")
+	kubectl := flag.String("kubectl", "", "this kubectl applies, in place of the same requests without it")
 	flag.Parse()
-	if err := bench(context.Background(), *jobs, *pairs, *idle, *queued, *quota); err != nil {
+	if err := bench(context.Background(), *kubectl, *jobs, *pairs, *idle, *queued, *quota); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func bench(ctx context.Context, jobs, pairs int, idle time.Duration, queued, quota int) error {
+func bench(ctx context.Context, kubectl string, jobs, pairs int, idle time.Duration, queued, quota int) error {
 	cl, err := open()
 	if err != nil {
 		return err
 	}
 	if jobs > 0 {
-		if err := against(ctx, cl, jobs, pairs, idle); err != nil {
+		if err := against(ctx, cl, kubectl, jobs, pairs, idle); err != nil {
 			return err
 		}
 	}
@@ -60,7 +61,7 @@ func bench(ctx context.Context, jobs, pairs int, idle time.Duration, queued, quo
 }
 
 // against runs the same Jobs by Fulgur and by kubectl, in turn.
-func against(ctx context.Context, cl *cluster, n, pairs int, idle time.Duration) error {
+func against(ctx context.Context, cl *cluster, kubectl string, n, pairs int, idle time.Duration) error {
 	var ratios []float64
 	for i := range pairs {
 		ns, err := cl.namespace(ctx, nil)
@@ -75,13 +76,13 @@ func against(ctx context.Context, cl *cluster, n, pairs int, idle time.Duration)
 		if err != nil {
 			return err
 		}
-		theirs, err := kubectlRun(ctx, cl, other, ours.manifests, n)
+		theirs, err := kubectlRun(ctx, cl, kubectl, other, ours.manifests, n)
 		if err != nil {
 			return err
 		}
 		ratio := ours.took.Seconds() / theirs.Seconds()
 		ratios = append(ratios, ratio)
-		fmt.Printf("%d Jobs, round %d: fulgur %.1f s, kubectl apply and wait %.1f s, ratio %.2f; %.1f requests a rollout (most in one second: %d)\n",
+		fmt.Printf("%d Jobs, round %d: fulgur %.1f s, apply and wait %.1f s, ratio %.2f; %.1f requests a rollout (most in one second: %d)\n",
 			n, i+1, ours.took.Seconds(), theirs.Seconds(), ratio, float64(ours.requests)/float64(n), ours.most)
 		if idle > 0 {
 			fmt.Printf("nothing to do for %s: %.3f requests a second (bar: under 0.2)\n", idle, ours.idle)

@@ -10,9 +10,7 @@ import (
 	"testing"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -350,10 +348,4 @@ func TestPodsAreKeptShort(t *testing.T) {
 		h.get(h.core("secrets"), &l)
 		return len(l.Items) == 0
 	})
-}
-
-// jobNamed makes a bare Job.
-func jobNamed(name string) *batchv1.Job {
-	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-		RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: hostImage, Command: []string{"true"}}}}}}}
 }
