@@ -172,6 +172,10 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, rel
 }
 
 func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCloser) ([]byte, error) {
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		g.drain(w, r)
+		return nil, fulgur.E(fulgur.KindUnsupported, "read request", fmt.Sprintf("The request's body is compressed (Content-Encoding: %.20q): send it as plain JSON", enc), nil)
+	}
 	rc := http.NewResponseController(w)
 	if g.o.ReadTimeout > 0 {
 		_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none

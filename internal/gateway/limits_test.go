@@ -292,3 +292,14 @@ func TestRefusedRequestsAreCounted(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
+
+// A body that is compressed is told apart from one that is broken.
+func TestCompressedRequests(t *testing.T) {
+	h := newHouse(t)
+	for enc, status := range map[string]int{"gzip": 400, "zstd": 400, "identity": 200} {
+		got := ask(t, http.MethodPost, h.url+"/openai/v1/chat/completions", agentKey, hi, "Content-Encoding", enc)
+		if got.status != status || status == 400 && !strings.Contains(got.body, "send it as plain JSON") {
+			t.Errorf("%s: %d %s", enc, got.status, got.body)
+		}
+	}
+}
