@@ -325,7 +325,42 @@ func (b *answerBody) end(whole bool) {
 		return
 	}
 	b.over = true
-	keep := b.stop() && whole && b.keep && b.w.br.Buffered() == 0
+	b.giveBack(b.stop() && whole)
+}
+
+// finish reads what is left of an answer that has said all, for finishTime at most.
+func (b *answerBody) finish() {
+	if b.over {
+		return
+	}
+	b.over = true
+	if !b.stop() || !b.keep {
+		b.giveBack(false)
+		return
+	}
+	go func() {
+		_ = b.w.SetReadDeadline(time.Now().Add(finishTime))
+		n, err := io.CopyN(io.Discard, b.ReadCloser, 4<<10)
+		whole := n < 4<<10 && errors.Is(err, io.EOF)
+		_ = b.w.SetReadDeadline(time.Time{})
+		b.giveBack(whole)
+	}()
+}
+
+// finishTime is how long the end of an answer is waited for that has said all.
+const finishTime = 100 * time.Millisecond
+
+// Finish is to be called in place of closing the body of a stream whose last event has
+// been read: its connection, which has yet to say that it was the last, can be used again.
+// The body may be closed all the same.
+func Finish(resp *http.Response) {
+	if b, ok := resp.Body.(interface{ finish() }); ok {
+		b.finish()
+	}
+}
+
+func (b *answerBody) giveBack(whole bool) {
+	keep := whole && b.keep && b.w.br.Buffered() == 0
 	if b.unsent != nil {
 		select {
 		case err := <-b.unsent:

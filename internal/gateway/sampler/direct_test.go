@@ -185,3 +185,65 @@ func TestDirectOddAnswers(t *testing.T) {
 		_ = l.Close()
 	}
 }
+
+// A stream whose last event has been read gives its connection back; one that is left
+// before that does not, nor one that goes on.
+func TestDirectFinish(t *testing.T) {
+	for name, c := range map[string]struct {
+		finish bool
+		after  time.Duration // how long the server goes on
+		want   int32         // connections of two calls
+	}{
+		"finished":              {true, 10 * time.Millisecond, 1},
+		"closed":                {false, 10 * time.Millisecond, 2},
+		"finished, but goes on": {true, time.Minute, 2},
+	} {
+		s, opened, closed := counted(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			_, _ = io.WriteString(w, "data: [DONE]\n\n")
+			w.(http.Flusher).Flush()
+			select {
+			case <-time.After(c.after):
+			case <-r.Context().Done():
+			}
+		})
+		client := NewClient()
+		defer client.CloseIdleConnections()
+		for i := range 2 {
+			r, err := client.Post(s.URL, "", strings.NewReader("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(r.Body, make([]byte, 14)); err != nil {
+				t.Fatal(err)
+			}
+			if c.finish {
+				Finish(r)
+			}
+			_ = r.Body.Close()
+			if i == 0 && c.want == 1 {
+				waitIdle(t, client)
+			} else if i == 0 {
+				<-closed
+			}
+		}
+		if n := opened.Load(); n != c.want {
+			t.Errorf("%s: %d connections, want %d", name, n, c.want)
+		}
+	}
+}
+
+// waitIdle waits until a client has a connection to spare.
+func waitIdle(t *testing.T, client *http.Client) {
+	t.Helper()
+	d := client.Transport.(*direct)
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		d.mu.Lock()
+		n := len(d.idle)
+		d.mu.Unlock()
+		if n > 0 {
+			return
+		}
+	}
+	t.Fatal("no connection was given back")
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 	"github.com/fulgur-rl/fulgur/internal/gateway/chatwire"
 	"github.com/fulgur-rl/fulgur/internal/gateway/dialect/sse"
+	"github.com/fulgur-rl/fulgur/internal/gateway/sampler"
 )
 
 var (
@@ -76,6 +77,7 @@ func (x *exchange) stream(resp *http.Response, alive func()) (began bool, err er
 	if res.Finish == "" {
 		return t.began, errBroken
 	}
+	sampler.Finish(resp)
 	if x.wire != "" {
 		res.Raw, res.Relayed = t.whole(), true
 	}

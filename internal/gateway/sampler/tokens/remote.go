@@ -203,6 +203,7 @@ func (r *Remote) try(ctx context.Context, limit time.Duration, body []byte, emit
 			return rd.out, len(rd.out.Tokens) == 0, 0, r.failTry(ctx, tryCtx, rerr)
 		}
 	}
+	sampler.Finish(resp)
 	return rd.out, false, 0, nil
 }
 
