@@ -19,12 +19,14 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
 )
 
 // order is what a controller in a process of its own is told, by variable orderEnv.
 type order struct {
 	Dir, Namespace, Share, Template, URL string
 	Slots, Retries                       int
+	Lease                                time.Duration
 }
 
 const orderEnv = "FULGUR_TEST_CONTROLLER"
@@ -43,6 +45,7 @@ func controllerProcess(text string) error {
 	if err != nil {
 		return err
 	}
+	k.Lease = o.Lease
 	k.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r, err := kube.New(k)
 	if err != nil {
@@ -60,7 +63,12 @@ func controllerProcess(text string) error {
 // with SIGKILL.
 func (h *house) process(template string, slots, retries int) (kill func()) {
 	h.t.Helper()
-	text, err := json.Marshal(order{Dir: h.dir, Namespace: h.ns, Share: h.share, Template: template, URL: h.model.url, Slots: slots, Retries: retries})
+	return h.ordered(order{Dir: h.dir, Namespace: h.ns, Share: h.share, Template: template, URL: h.model.url, Slots: slots, Retries: retries})
+}
+
+func (h *house) ordered(o order) (kill func()) {
+	h.t.Helper()
+	text, err := json.Marshal(o)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -281,4 +289,34 @@ func TestEndsWithoutAController_CK04(t *testing.T) {
 		}
 	}
 	h.empty()
+}
+
+// The Jobs of a run whose controller does not come back are removed by another
+// run's, when its lease is over.
+func TestLeaseIsOver_CK11(t *testing.T) {
+	h := build(t)
+	kill := h.ordered(order{Dir: h.dir, Namespace: h.ns, Share: h.share, Template: shell, URL: h.model.url, Slots: 4, Lease: 6 * time.Second})
+	h.rollouts(map[fulgur.RolloutID]map[string]string{"a": in("touch " + h.share + "/a; sleep 600")})
+	h.wrote("a")
+	kill()
+	o := h.options(shell)
+	o.Scope, o.Lease = "another run", 6*time.Second
+	r, err := kube.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	input, err := json.Marshal(in("exit 0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := plan.Key{Rollout: "b", Attempt: "0"}
+	if _, err := r.Start(t.Context(), controller.Execution{Key: key, Env: map[string]string{"OPENAI_API_KEY": "k"}, Secrets: []string{"k"}, Input: input}); err != nil {
+		t.Fatal(err)
+	}
+	runnertest.ExitWithin(t, r, "b", patience)
+	r.Acknowledge([]plan.Key{key})
+	h.empty()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
 }
