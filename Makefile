@@ -97,6 +97,10 @@ test-harness: ## real SDKs, harnesses and agentlightning against fulgur, in a na
 test-kube: ## the runner of Jobs on a real control plane (builds one, 13 to 20 minutes once; needs root; ARGS: to the tests)
 	test/kube/run.sh $(ARGS)
 
+.PHONY: test-deploy
+test-deploy: ## deploy/ on a real control plane: images are made, gateway and controller installed, calc trains (needs root)
+	test/kube/run.sh --with "$(CURDIR)/test/deploy/run.sh" $(ARGS)
+
 .PHONY: cross
 cross: ## build for linux and darwin, amd64 and arm64
 	@set -e; for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do \
