@@ -57,7 +57,8 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 			r.dropLocked(a)
 		}
 		switch {
-		case job.Labels[labelProbe] != "", !ok, job.DeletionTimestamp != nil:
+		case job.Labels[labelProbe] != "": // of a controller that starts; they go by themselves
+		case !ok, job.DeletionTimestamp != nil:
 			unwanted = append(unwanted, job)
 		default:
 			a := &attempt{key: key, name: job.Name, uid: string(job.UID), created: job.CreationTimestamp.Time, job: job, agent: job.Annotations[noteAgent], phase: fulgur.PhaseStarting, adopted: true}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -68,19 +69,20 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 		r.log.Warn("agents may reach anything that pods reach here, and whether they reach the gateway is not tried: set runner.kubernetes.probe_image", "isolation", "none")
 		return nil
 	}
-	if err := r.clearProbes(ctx); err != nil {
-		return fulgur.E(kindOf(err), op, "probes of an earlier start could not be removed", err)
-	}
+	// Each start has probes of its own: several controllers of a run may start at once.
+	mark := r.scope + "-" + strings.ToLower(rand.Text()[:8])
 	defer func() {
 		clear, done := context.WithTimeout(context.WithoutCancel(ctx), requestLimit)
 		defer done()
-		_ = r.clearProbes(clear)
+		if err := r.clearProbes(clear, mark); err != nil {
+			r.log.Warn("probes could not be removed; they go by themselves", "err", err)
+		}
 	}()
 	ctx, done := context.WithTimeout(ctx, r.ProbeLimit)
 	defer done()
 	var nodes []string
 	for round := 0; len(nodes) < mostProbed; round++ {
-		seen, more, err := r.probeRound(ctx, gateway, round, nodes)
+		seen, more, err := r.probeRound(ctx, gateway, roundLabel(mark, round), min(firstProbes<<round, mostAtOnce), nodes)
 		if err != nil {
 			return err
 		}
@@ -148,15 +150,14 @@ func (r *Runner) policy(u *url.URL, ips []netip.Addr) *networkingv1.NetworkPolic
 
 // probeRound sends probes to nodes that had none. more is false when there was no
 // further node for one of them.
-func (r *Runner) probeRound(ctx context.Context, gateway string, round int, had []string) (nodes []string, more bool, err error) {
+func (r *Runner) probeRound(ctx context.Context, gateway, round string, n int, had []string) (nodes []string, more bool, err error) {
 	const op = "prove the agents' isolation"
-	n := min(firstProbes<<round, mostAtOnce)
 	for i := range n {
 		if err := r.c.persist(ctx, http.MethodPost, r.c.path("batch/v1/jobs"), nil, r.probeJob(round, i, gateway, had), nil); err != nil {
 			return nil, false, fulgur.E(kindOf(err), op, "the cluster takes no probe", err)
 		}
 	}
-	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelProbe + "=" + r.roundLabel(round), log: r.log}
+	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelProbe + "=" + round, log: r.log}
 	var since, bad time.Time
 	why := "its pod was not made"
 	for {
@@ -200,7 +201,7 @@ func (r *Runner) probeRound(ctx context.Context, gateway string, round int, had 
 	}
 }
 
-func (r *Runner) roundLabel(round int) string { return r.scope + "-" + strconv.Itoa(round) }
+func roundLabel(mark string, round int) string { return mark + "-" + strconv.Itoa(round) }
 
 // verdict reads what the probes of a round found.
 func (r *Runner) verdict(ctx context.Context, pods []corev1.Pod) (nodes []string, err error) {
@@ -250,15 +251,15 @@ func (r *Runner) probeResult(ctx context.Context, p *corev1.Pod) (*ProbeResult, 
 }
 
 // probeJob is a pod as agents have it, on a node that no other probe is or was on.
-func (r *Runner) probeJob(round, i int, gateway string, had []string) *batchv1.Job {
-	labels := map[string]string{labelManaged: managedBy, labelScope: r.scope, labelRun: labelValue(r.Run), labelProbe: r.roundLabel(round)}
+func (r *Runner) probeJob(round string, i int, gateway string, had []string) *batchv1.Job {
+	labels := map[string]string{labelManaged: managedBy, labelScope: r.scope, labelRun: labelValue(r.Run), labelProbe: round}
 	none, one, ttl, deadline := int32(0), int64(1), int32(600), int64(r.ProbeLimit/time.Second)
 	pod := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &one,
 		Containers: []corev1.Container{{Name: "probe", Image: r.ProbeImage, Command: r.ProbeCommand, Args: []string{ProbeCommand, gateway},
 			Env: []corev1.EnvVar{{Name: "NODE_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"}}}}}},
 		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelProbe: r.roundLabel(round)}}, TopologyKey: corev1.LabelHostname}}}},
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelProbe: round}}, TopologyKey: corev1.LabelHostname}}}},
 	}
 	if r.Template == nil && r.Image != "" { // its image is on every node before the first rollout
 		pod.Containers = append(pod.Containers, corev1.Container{Name: "image", Image: r.Image, ImagePullPolicy: r.PullPolicy, Command: []string{"true"}})
@@ -279,7 +280,7 @@ func (r *Runner) probeJob(round, i int, gateway string, had []string) *batchv1.J
 	secure(&pod)
 	return &batchv1.Job{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("fulgur-probe-%s-%d-%d", r.scope[:12], round, i), Namespace: r.Namespace, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("fulgur-probe-%s-%d", round[12:], i), Namespace: r.Namespace, Labels: labels},
 		Spec: batchv1.JobSpec{BackoffLimit: &none, TTLSecondsAfterFinished: &ttl, ActiveDeadlineSeconds: &deadline,
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}},
 	}
@@ -297,11 +298,12 @@ func (r *Runner) sample() *corev1.PodSpec {
 	return &job.Spec.Template.Spec
 }
 
-// clearProbes removes probes, their pods with them.
-func (r *Runner) clearProbes(ctx context.Context) error {
+// clearProbes removes the probes of a mark, their pods with them.
+func (r *Runner) clearProbes(ctx context.Context, mark string) error {
 	s := &stream[batchv1.Job]{c: r.c, path: r.c.path("batch/v1/jobs"), selector: labelProbe + "," + labelScope + "=" + r.scope, log: r.log}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		jobs, _, err := s.all(ctx)
+		jobs = slices.DeleteFunc(jobs, func(j batchv1.Job) bool { return !strings.HasPrefix(j.Labels[labelProbe], mark+"-") })
 		if err != nil || len(jobs) == 0 {
 			return err
 		}

@@ -92,6 +92,7 @@ func TestAnAttemptsWay(t *testing.T) {
 	a.has(name("a"), true) // until its end is on record
 	r.Acknowledge([]plan.Key{ev.Key})
 	a.has(name("a"), false)
+	runnertest.Until(t, "its Event is there", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.events) > 0 })
 	// Job, Secret, log, Event, deletion; beside them two lists, two watches, three of leases.
 	if n := a.count("", begin) - 7; n > 5 {
 		t.Errorf("%d requests: %v", n, a.requests)
