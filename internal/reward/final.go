@@ -90,6 +90,9 @@ func (g *finalAnswer) expected(input json.RawMessage) (string, error) {
 		s = string(at)
 	}
 	if g.o.Compare == "number" {
+		if at[0] == '{' || at[0] == '[' { // the last number in it is an accident of how it is written
+			return "", missing(fmt.Sprintf("%.40s is neither a number nor a text", at))
+		}
 		if _, ok := lastNumber(s); !ok {
 			return "", missing(fmt.Sprintf("%.40q is no number", s))
 		}

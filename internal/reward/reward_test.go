@@ -99,12 +99,14 @@ func TestFinalAnswerCompares(t *testing.T) {
 
 func TestCheckNamesWhatIsMissing(t *testing.T) {
 	for input, want := range map[string]string{
-		`{"question":"q"}`:  `no "answer"`,
-		`{"answer":null}`:   "null",
-		`{"answer":"many"}`: "no number",
-		`[]`:                `no "answer"`,
-		`"text"`:            `no "answer"`,
-		`{"answer":`:        "unexpected end",
+		`{"question":"q"}`:   `no "answer"`,
+		`{"answer":null}`:    "null",
+		`{"answer":"many"}`:  "no number",
+		`{"answer":{"a":1}}`: "neither a number nor a text",
+		`{"answer":[1,18]}`:  "neither a number nor a text",
+		`[]`:                 `no "answer"`,
+		`"text"`:             `no "answer"`,
+		`{"answer":`:         "unexpected end",
 	} {
 		g, err := New("final-answer", Options{Expected: "input.answer", Compare: "number"})
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"sort"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -198,6 +199,9 @@ func check(input []byte, fields []string) (compact json.RawMessage, problem stri
 			}
 		}
 		return nil, problem
+	}
+	if !utf8.Valid(input) { // decoding would put U+FFFD in the place of what is none
+		return nil, "it is no UTF-8 text: save the file as UTF-8"
 	}
 	var row map[string]json.RawMessage
 	if json.Unmarshal(input, &row) != nil || row == nil {

@@ -40,6 +40,7 @@ func TestBrokenRowsAreNamedByLine(t *testing.T) {
 		"no object":            {"{\"a\":1}\n[1]\n", "line 2: a row must be a JSON object"},
 		"a missing field":      {"{\"a\":1}\n{\"b\":1,\"c\":2}", `line 2: field "a" is missing, which the run file names; the row has b, c`},
 		"a null field":         {"{\"a\":null}", `line 1: field "a" is null`},
+		"Latin-1":              {"{\"a\":1}\n{\"a\":\"caf\xe9\"}", "line 2: it is no UTF-8 text: save the file as UTF-8"},
 		"no rows":              {"\n\n", "the file has no rows"},
 		"a broken array":       {"[\n{\"a\":1},\n{\"a\":}\n]", "line 3: invalid character '}'"},
 		"an array cut off":     {"[{\"a\":1}", "the array does not end"},
