@@ -34,6 +34,7 @@ func TestAgentThatCannotBeStarted(t *testing.T) {
 		"a command that does not exist":       {[]string{command, command + "./nothing, "}, nil, []string{"./nothing", "executable bit"}},
 		"a value over the system's limit":     {nil, row(`{"question":"` + strings.Repeat("x", 140_000) + `","answer":"1"}`), []string{"train.jsonl: line 2", "QUESTION would hold 140000 bytes", "file or stdin"}},
 		"a value with a zero byte":            {nil, row(`{"question":"a\u0000b","answer":"1"}`), []string{"train.jsonl: line 2", "QUESTION would hold a zero byte"}},
+		"an answer that is no number":         {nil, row(`{"question":"q","answer":"many"}`), []string{"train.jsonl: line 2", "input.answer", `"many" is no number`}},
 		"a row that is not JSON":              {nil, row(`{"question":`), []string{"train.jsonl: line 2"}},
 		"a row without what the agent needs":  {nil, row(`{"answer":"1"}`), []string{"train.jsonl: line 2", "question"}},
 		"a name that no variable can have":    {[]string{"{QUESTION:", `{"A=B":`}, nil, []string{"run.yaml:7:", `"A=B" is no name of a variable`}},

@@ -52,7 +52,7 @@ func readData(r *runFile) (d dataSets, err error) {
 		path string
 		rows []data.Row
 	}{{r.Data.Train, d.train.Rows}, {r.Data.Validation, d.validation}, {r.Data.Test, d.test}} {
-		errs[2] = errors.Join(errs[2], checkInputs(r, set.path, set.rows))
+		errs[2] = errors.Join(errs[2], checkRows(r, set.path, set.rows))
 	}
 	return d, errors.Join(errs[:]...)
 }
@@ -68,6 +68,15 @@ func withheld(r config.Reward) []string {
 
 // grader makes the run's grader; nil where the agents' own rewards count.
 func grader(r config.Reward) (trainer.Grader, error) {
+	g, err := builtinGrader(r)
+	if g == nil || err != nil {
+		return nil, err // not g: an interface that holds a nil one is not nil
+	}
+	return g, nil
+}
+
+// builtinGrader makes the grader that reward.builtin names; nil where it names none.
+func builtinGrader(r config.Reward) (reward.Grader, error) {
 	if r.Builtin == "" {
 		return nil, nil
 	}

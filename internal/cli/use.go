@@ -91,6 +91,9 @@ func (j *evalJob) rows() ([]data.Row, string, error) {
 		fields = append(fields, j.file.Reward.Expected)
 	}
 	set, err := data.Read(path, data.Options{Fields: fields, Limit: j.problems})
+	if err == nil {
+		err = checkRows(j.file, path, set.Rows)
+	}
 	return set.Rows, path, err
 }
 
