@@ -63,6 +63,9 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 	if err != nil {
 		return nil, errors.Join(err, runner.Close())
 	}
+	if m, ok := runner.(controller.Meter); ok && j.meter != nil {
+		j.meter.children = m.ChildCPU
+	}
 	metrics := controller.NewCollector(c)
 	if j.registry != nil {
 		j.registry.MustRegister(metrics)
@@ -81,10 +84,6 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 		if j.registry != nil {
 			j.registry.Unregister(metrics)
 		}
-		err := errors.Join(failed, runner.Close())
-		if m, ok := runner.(controller.Meter); ok && j.meter != nil {
-			j.meter.agents = m.ChildCPU()
-		}
-		return err
+		return errors.Join(failed, runner.Close())
 	}, nil
 }

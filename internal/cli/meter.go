@@ -11,21 +11,50 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/config"
 )
 
+// costFile holds what a run has cost so far.
+const costFile = "cost.json"
+
 // meter measures what a run costs: wall time, and CPU time of this process and
-// of every program that it ran.
+// of every program that it ran; and what earlier processes of the run did.
 type meter struct {
-	start  time.Time
-	self   time.Duration // of this process at the start
-	build  time.Duration // CPU of agent.build
-	agents time.Duration // CPU of the agents' processes
+	start    time.Time
+	self     time.Duration        // of this process at the start
+	build    time.Duration        // CPU of agent.build
+	children func() time.Duration // CPU of the agents' processes that have ended; nil: not measured
+	before   spent                // of the processes that this one goes on from
+}
+
+// spent is what a run has cost, in seconds: cost.json, and as much of result.json.
+type spent struct {
+	Wall   float64 `json:"wall_seconds"`
+	CPU    float64 `json:"cpu_seconds"` // all processes, without the build
+	Build  float64 `json:"build_cpu_seconds"`
+	Agents float64 `json:"agent_cpu_seconds"` // the agents' processes
 }
 
 func startMeter() *meter { return &meter{start: time.Now(), self: selfCPU()} }
 
-func (m *meter) wall() time.Duration { return time.Since(m.start) }
+// goOn adds what the run in dir has cost so far, up to its last checkpoint or its
+// end.
+func (m *meter) goOn(dir runDir) {
+	if dir.readJSON(costFile, &m.before) != nil {
+		_ = dir.readJSON("result.json", &m.before) // of a build without costFile; neither is there after an early kill
+	}
+}
 
-// cpu is the CPU time of all processes but the build's.
-func (m *meter) cpu() time.Duration { return selfCPU() - m.self + m.agents }
+// spent is what the run has cost so far.
+func (m *meter) spent() spent {
+	s := m.before
+	var agents time.Duration
+	if m.children != nil {
+		agents = m.children()
+	}
+	s.Wall += time.Since(m.start).Seconds()
+	s.CPU += (selfCPU() - m.self + agents).Seconds()
+	s.Build += m.build.Seconds()
+	s.Agents += agents.Seconds()
+	return s
+}
 
 // selfCPU is this process's CPU time, user and system.
 func selfCPU() time.Duration {

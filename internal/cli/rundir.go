@@ -20,6 +20,7 @@ import (
 //	checkpoints/   step-N and best: Hugging Face folders with optimizer state
 //	attempts/      logs of attempts that are kept
 //	server.json    where the run listens while it runs, and its key
+//	cost.json      what the run has cost up to its last checkpoint, for resume
 //	result.json    what `fulgur demo --json` prints
 //	dossier.json   what the run was made of and came to: fulgur reproduce runs it again
 //	report.html

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -178,6 +180,9 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 		debug.SetGCPercent(trainGCPercent)
 	}
 	m := startMeter()
+	if j.resume {
+		m.goOn(j.dir)
+	}
 	defer func() {
 		if err != nil && !j.resume {
 			_ = os.Remove(string(j.dir)) // of a run that never began: an empty folder
@@ -218,6 +223,14 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 
 	w := j.watch(opts)
 	defer w.close()
+	w.keepCost = func() {
+		if err := j.dir.writeJSON(costFile, m.spent(), 0o644); err != nil {
+			w.say("what the run has cost so far is not kept for a resume: " + err.Error())
+		}
+	}
+	if j.resume {
+		j.lookAtOptimizer(w.say)
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	w.hooks = &hooks{ctx: ctx, stop: stop, file: j.file, dir: j.dir, warn: w.say}
@@ -235,6 +248,18 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	}
 	out, e := j.conclude(context.WithoutCancel(ctx), res, w, m)
 	return out, errors.Join(err, e)
+}
+
+// lookAtOptimizer warns of a checkpoint that lost its optimizer's state: the
+// engine begins with a fresh one, and the run isn't what it would have been.
+func (j *trainJob) lookAtOptimizer(say func(string)) {
+	path, _, err := trainer.Last(string(j.dir))
+	if err != nil {
+		return // there is none yet, or loading it tells
+	}
+	if _, err := os.Stat(filepath.Join(path, embedded.OptimizerFile)); errors.Is(err, fs.ErrNotExist) {
+		say(path + " has no " + embedded.OptimizerFile + ": the optimizer starts anew, and the run will not be what it would have been; removing that folder resumes from the checkpoint before it")
+	}
 }
 
 // prepare looks whether the server is there, and writes the run's folder.

@@ -21,12 +21,13 @@ type watcher struct {
 	kind     string
 	warned   map[string]int // how often each kind of warning came
 	hooks    *hooks
+	keepCost func() // for a resume, at each checkpoint
 }
 
 // watch starts the view of a job.
 func (j *trainJob) watch(o trainer.Options) *watcher {
 	a := j.app
-	w := &watcher{steps: int(o.Steps), problems: len(o.Test), warned: map[string]int{}}
+	w := &watcher{steps: int(o.Steps), problems: len(o.Test), warned: map[string]int{}, keepCost: func() {}}
 	w.view = view.New(a.Stderr, view.Options{
 		Title: j.file.Run, TTY: isTerminal(a.Stderr), NoColor: a.Getenv("NO_COLOR") != "", Width: terminalWidth(a.Stderr),
 	})
@@ -61,6 +62,8 @@ func (w *watcher) observe(e trainer.Event) {
 			v.Greedy = &g
 		}
 		w.view.Send(v)
+	case trainer.Checkpointed:
+		w.keepCost()
 	case trainer.Warning:
 		w.warning(e)
 	}
@@ -190,9 +193,10 @@ func rateOf(s trainer.Score) *float64 {
 
 // newResult puts a result together.
 func (j *trainJob) newResult(r trainer.Result, m *meter) result {
+	cost := m.spent()
 	out := result{
-		Run: string(j.dir), Reached: r.Reached, WallSeconds: m.wall().Seconds(), CPUSeconds: m.cpu().Seconds(),
-		BuildSeconds: m.build.Seconds(), AgentSeconds: m.agents.Seconds(), Steps: r.Steps, Updates: r.Updates,
+		Run: string(j.dir), Reached: r.Reached, WallSeconds: cost.Wall, CPUSeconds: cost.CPU,
+		BuildSeconds: cost.Build, AgentSeconds: cost.Agents, Steps: r.Steps, Updates: r.Updates,
 		Rollouts: r.Rollouts, Evaluated: r.Evaluated, Tokens: r.Tokens, Interrupted: r.Interrupted, Resume: r.Resume,
 		stopRule: j.stopRule(),
 	}
@@ -232,9 +236,10 @@ func (j *trainJob) conclude(ctx context.Context, r trainer.Result, w *watcher, m
 		} else {
 			out.Report = j.dir.report()
 		}
-		out.WallSeconds = m.wall().Seconds()
-		out.CPUSeconds = m.cpu().Seconds()
+		cost := m.spent()
+		out.WallSeconds, out.CPUSeconds = cost.Wall, cost.CPU
 	}
+	w.keepCost()
 	if !r.Interrupted {
 		if err := j.writeDossier(r, out); err != nil {
 			w.say("no dossier was written: " + err.Error())
