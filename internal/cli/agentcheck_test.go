@@ -40,6 +40,7 @@ func TestAgentThatCannotBeStarted(t *testing.T) {
 		"a name that no variable can have":    {[]string{"{QUESTION:", `{"A=B":`}, nil, []string{"run.yaml:7:", `"A=B" is no name of a variable`}},
 		"a run whose name is no folder":       {[]string{"run: tiny", "run: ../tiny"}, nil, []string{"run.yaml:2:", "want letters, digits"}},
 		"a script that is not in a workspace": {[]string{command, "agent: {workspace: true, command: [sh, agent.sh, "}, nil, []string{"{dir}/agent.sh"}},
+		"a folder to read that is not there":  {[]string{"sandbox: none}", "sandbox: auto, read: [tools]}"}, nil, []string{"runner.read", `"tools" is not there`}},
 		"a reason that is none":               {[]string{"validation: {every: 0}", "outcomes: {reasons: {oom: {then: mask}}}"}, nil, []string{"run.yaml:11:", `unknown reason "oom"`}},
 	} {
 		t.Run(name, func(t *testing.T) {

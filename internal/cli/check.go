@@ -21,6 +21,12 @@ func (a *app) check(r *runFile) error {
 	if err := errors.Join(err, checkRest(r, r.Server)); err != nil {
 		return err
 	}
+	box := ""
+	if r.Server == "" {
+		if box, err = sandboxed(r); err != nil {
+			return err
+		}
+	}
 	if a.json {
 		return a.printJSON(r.JSON())
 	}
@@ -37,6 +43,9 @@ func (a *app) check(r *runFile) error {
 		where = cmp.Or(r.Runner.Image, r.Runner.JobTemplate)
 	}
 	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), where, kernelName(""))
+	if box != "" {
+		a.say("sandbox: %s", box)
+	}
 	return nil
 }
 

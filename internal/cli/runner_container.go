@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,12 +17,19 @@ import (
 // fetched where the run file allows that) and the agent's program in it.
 func checkContainer(r *runFile) error {
 	o := containerOptions(r)
+	relayed := o.Network == container.NetworkGateway
 	o.Scope, o.Network = "check", "none" // there is no gateway yet
 	c, err := container.New(context.Background(), o)
 	if err != nil {
 		return usageErr(err)
 	}
-	return c.Close()
+	err = c.Close()
+	if relayed {
+		if static := container.CheckProgram(); static != nil {
+			err = errors.Join(err, usageErr(static))
+		}
+	}
+	return err
 }
 
 // newContainer makes the runner of containers on this machine.

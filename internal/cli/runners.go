@@ -27,7 +27,7 @@ type runnerKind struct {
 // are shown. A new one is a line here and a file with its two functions.
 func runnerKinds() []runnerKind {
 	return []runnerKind{
-		{"local", checkCommand, newLocal},
+		{"local", checkLocal, newLocal},
 		{"container", checkContainer, newContainer},
 		{"kubernetes", checkKubernetes, newKubernetes},
 	}

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,18 +54,12 @@ func sandboxOptions(j controllerJob) (sandbox.Options, error) {
 		Memory: cmp.Or(int64(r.Limits.Memory), sandboxLimits.Memory), Processes: cmp.Or(int64(r.Limits.Processes), sandboxLimits.Processes),
 		File: cmp.Or(int64(r.Limits.FileSize), sandboxLimits.File), CPU: time.Duration(r.Limits.CPUTime),
 	}}
-	at := func(p string) string {
-		if rest, ok := strings.CutPrefix(p, "~/"); ok {
-			return filepath.Join(home, rest)
-		}
-		return f.resolve(p)
-	}
 	o.View.Read = []string{f.Dir}
 	for _, p := range r.Read {
-		o.View.Read = append(o.View.Read, at(p))
+		o.View.Read = append(o.View.Read, f.atHome(home, p))
 	}
 	for _, p := range r.Write {
-		o.View.Write = append(o.View.Write, at(p))
+		o.View.Write = append(o.View.Write, f.atHome(home, p))
 	}
 	hide, err := sandbox.Match(f.Dir, append([]string{"./*.db*", "./server.json"}, r.Hide...))
 	if err != nil {
@@ -73,6 +69,52 @@ func sandboxOptions(j controllerJob) (sandbox.Options, error) {
 	o.View.Hide = append(o.View.Hide, graderFiles(f)...)
 	o.View.Show = ofTheRun(config.Expand(f.Agent.Command, string(j.dir)), string(j.dir))
 	return o, nil
+}
+
+// atHome resolves a path of runner.read and runner.write.
+func (r *runFile) atHome(home, path string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		return filepath.Join(home, rest)
+	}
+	return r.resolve(path)
+}
+
+// checkLocal looks for the agent's program, and for what it is to see in its sandbox.
+func checkLocal(r *runFile) error {
+	err := checkCommand(r)
+	if r.Runner.Sandbox == "none" || len(r.Agent.Build) > 0 { // which may make what is missing
+		return err
+	}
+	home, _ := os.UserHomeDir()
+	for i, p := range slices.Concat(r.Runner.Read, r.Runner.Write) {
+		if _, missing := os.Stat(r.atHome(home, p)); missing != nil {
+			key := "read"
+			if i >= len(r.Runner.Read) {
+				key = "write"
+			}
+			err = errors.Join(err, usageErr(fulgur.E(fulgur.KindNotFound, "check the run file", fmt.Sprintf("runner.%s: %q is not there: correct the path, make it, or leave it out", key, p), missing)))
+		}
+	}
+	return err
+}
+
+// sandboxed says in a line what agents would run in, for train --check.
+func sandboxed(r *runFile) (string, error) {
+	switch {
+	case r.Runner.Kind != "local":
+		return "", nil
+	case r.Runner.Sandbox == "none":
+		return "none: agents run with all rights of this user", nil
+	}
+	b, err := sandbox.New(sandbox.Options{Limits: sandboxLimits})
+	switch {
+	case err == nil:
+		defer b.Close()
+		return "bubblewrap" + strings.TrimSuffix("; "+b.Note(), "; "), nil
+	case r.Runner.Sandbox == "auto" && fulgur.KindOf(err) == fulgur.KindUnsupported:
+		return "NONE, agents would run with all rights of this user: " + reasonOf(err), nil
+	}
+	return "", usageErr(err)
 }
 
 // hiddenRuns are the folders of runs, this one's and others'.

@@ -70,7 +70,17 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 		return fulgur.E(fulgur.KindUnavailable, op, fmt.Sprintf("containers in the network %s do not reach the gateway at %s: set runner.agent_url to its address as they see it, or runner.container.network to gateway: %s", r.Network, gateway, f.text), nil)
 	}
 	r.discard(x.name)
-	return fulgur.E(fulgur.KindUnavailable, op, "no container of "+r.Image+" can be started", err)
+	return fulgur.E(fulgur.KindUnavailable, op, "no container of "+r.Image+" can be started"+advice(err), err)
+}
+
+// advice is what helps where the runtime's own words do not say it: it may not set
+// limits above this user's, and its defaults are.
+func advice(err error) string {
+	text := strings.ToLower(err.Error())
+	if strings.Contains(text, "rlimit") && strings.Contains(text, "not permitted") {
+		return " (its default limits are above this user's own: set default_ulimits in containers.conf, docs/container.md)"
+	}
+	return ""
 }
 
 // probe is what runs in the container: URL has to answer; past, if there is one,

@@ -225,6 +225,13 @@ func throughRelay(gateway string, env map[string]string, secrets []string) (map[
 	return out, p
 }
 
+// CheckProgram says whether this binary can be the first program of a container,
+// as the network NetworkGateway needs it.
+func CheckProgram() error {
+	_, err := findInner()
+	return err
+}
+
 // findInner finds this binary and refuses one that would not run in every image.
 func findInner() (string, error) {
 	const op = "set up the containers' relay"
