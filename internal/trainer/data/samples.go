@@ -236,6 +236,10 @@ func readParquetSamples(f *os.File, path string, take func(LabelledSample, error
 	}
 }
 
+// lowestLogProb is the least that is believed of a trained token, as in building
+// samples: -9999 and its like stand for a missing one (case AL-13).
+const lowestLogProb = -1000
+
 // checkSample says what is wrong with a sample, and fills in what another
 // program's may lack: versions (0 where sampled).
 func checkSample(s *LabelledSample) error {
@@ -257,6 +261,12 @@ func checkSample(s *LabelledSample) error {
 	for i, x := range s.LogProbs {
 		if v := float64(x); math.IsNaN(v) || math.IsInf(v, 0) || s.Mask[i] && v > 0 {
 			return fmt.Errorf("log prob %d is %g", i, v)
+		}
+		if s.Mask[i] && x < lowestLogProb {
+			return fmt.Errorf("log prob %d is %g, which stands for none: a token without one cannot train (mask false)", i, x)
+		}
+		if s.Mask[i] && s.Versions != nil && s.Versions[i] < 0 {
+			return fmt.Errorf("version %d is %d, but its token trains: only what was not sampled has none", i, s.Versions[i])
 		}
 		if s.Tokens[i] < 0 {
 			return fmt.Errorf("token %d is %d", i, s.Tokens[i])

@@ -52,6 +52,8 @@ func TestBrokenSamplesAreNamed(t *testing.T) {
 		"lengths differ":            {"a.jsonl", `{"tokens":[1,2],"mask":[false],"log_probs":[0,0]}`, "mask has 1 entries for 2 tokens"},
 		"the second":                {"a.jsonl", "{\"tokens\":[1,2],\"mask\":[false,true],\"log_probs\":[0,-1]}\n\n{}", "sample 2: it has no tokens"},
 		"a positive log prob":       {"a.jsonl", `{"tokens":[1,2],"mask":[false,true],"log_probs":[0,1]}`, "log prob 1 is 1"},
+		"a sentinel (AL-13)":        {"a.jsonl", `{"tokens":[1,2],"mask":[false,true],"log_probs":[0,-9999]}`, "log prob 1 is -9999, which stands for none"},
+		"trained, never sampled":    {"a.jsonl", `{"tokens":[1,2],"mask":[false,true],"log_probs":[0,-1],"versions":[-1,-1]}`, "version 1 is -1"},
 		"the first token trains":    {"a.jsonl", `{"tokens":[1],"mask":[true],"log_probs":[-1]}`, "first token"},
 		"nothing trains":            {"a.jsonl", `{"tokens":[1],"mask":[false],"log_probs":[0]}`, "nothing of it trains"},
 		"no Parquet":                {"a.parquet", "PAR1 but not really PAR1", "no whole Parquet"},
