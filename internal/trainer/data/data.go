@@ -48,7 +48,7 @@ type Options struct {
 	Limit int
 }
 
-// maxProblems is how many broken rows one error lists.
+// maxProblems is how many things one error names that are wrong, and of how many lines.
 const maxProblems = 5
 
 // Read reads and checks a file. A broken row is an error of KindInvalid that
@@ -69,7 +69,7 @@ func Read(path string, o Options) (Set, error) {
 func Parse(path string, raw []byte, o Options) (Set, error) {
 	sum := sha256.Sum256(raw)
 	set := Set{Path: path, Hash: hex.EncodeToString(sum[:])}
-	var problems []string
+	problems := troubles{lines: map[string][]int{}}
 	place := "line"
 	if bytes.HasPrefix(raw, []byte(parquetMagic)) {
 		place = "row"
@@ -77,7 +77,7 @@ func Parse(path string, raw []byte, o Options) (Set, error) {
 	add := func(line int, input []byte) {
 		compact, problem := check(input, o.Fields)
 		if problem != "" {
-			problems = append(problems, fmt.Sprintf("%s %d: %s", place, line, problem))
+			problems.add(line, problem)
 			return
 		}
 		if !o.Filter.Keeps(compact) {
@@ -87,13 +87,8 @@ func Parse(path string, raw []byte, o Options) (Set, error) {
 		set.Rows = append(set.Rows, Row{Index: len(set.Rows), Line: line, Input: compact})
 	}
 	file := parse(path, raw, add)
-	problems = append(problems, file...)
-	if len(problems) > 0 {
-		shown := problems
-		if len(shown) > maxProblems {
-			shown = append(shown[:maxProblems:maxProblems], fmt.Sprintf("and %d more", len(problems)-maxProblems))
-		}
-		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, strings.Join(shown, "; "), nil)
+	if all := append(problems.told(place), file...); len(all) > 0 {
+		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, strings.Join(all, "; "), nil)
 	}
 	if len(set.Rows) == 0 && set.Left > 0 {
 		return Set{}, fulgur.E(fulgur.KindInvalid, "read data "+path, fmt.Sprintf("the filter leaves none of the %d rows; look at data.filter", set.Left), nil)
@@ -105,6 +100,46 @@ func Parse(path string, raw []byte, o Options) (Set, error) {
 		set.Rows = set.Rows[:o.Limit]
 	}
 	return set, nil
+}
+
+// troubles are what is wrong with rows: each text, in the order of its first line,
+// and the lines that it is true of.
+type troubles struct {
+	texts []string
+	lines map[string][]int
+}
+
+func (t *troubles) add(line int, text string) {
+	if t.lines[text] == nil {
+		t.texts = append(t.texts, text)
+	}
+	t.lines[text] = append(t.lines[text], line)
+}
+
+// told names the first troubles, and the first lines of each: a wrong path in the
+// run file is wrong for every row.
+func (t *troubles) told(place string) []string {
+	var out []string
+	for i, text := range t.texts {
+		if i == maxProblems {
+			return append(out, fmt.Sprintf("and %d more", len(t.texts)-maxProblems))
+		}
+		where, lines := place, t.lines[text]
+		for n, line := range lines[:min(len(lines), maxProblems)] {
+			switch {
+			case n > 0:
+				where += ","
+			case len(lines) > 1:
+				where += "s"
+			}
+			where += fmt.Sprintf(" %d", line)
+		}
+		if more := len(lines) - maxProblems; more > 0 {
+			where += fmt.Sprintf(" and %d more", more)
+		}
+		out = append(out, where+": "+text)
+	}
+	return out
 }
 
 // parse reads the rows in the file's format: Parquet by its first bytes, CSV by

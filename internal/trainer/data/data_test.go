@@ -46,7 +46,8 @@ func TestBrokenRowsAreNamedByLine(t *testing.T) {
 		"an array cut off":     {"[{\"a\":1}", "the array does not end"},
 		"text behind an array": {"[{\"a\":1}]\nx", "there is text behind the array"},
 		"an array's bad row":   {"[\n{\"a\":1},\n\n{\"b\":1}]", `line 4: field "a" is missing`},
-		"many":                 {strings.Repeat("x\n", 8), "line 5: bad JSON: invalid character 'x' looking for beginning of value; and 3 more"},
+		"many":                 {strings.Repeat("x\n", 8), "lines 1, 2, 3, 4, 5 and 3 more: bad JSON: invalid character 'x' looking for beginning of value"},
+		"many ways":            {"{}\nx\n[1]\n{\"b\":1}\n{\"c\":1}\n{\"d\":1}\n{\"e\":1}", `; line 5: field "a" is missing, which the run file names; the row has c; and 2 more`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse("rows.jsonl", []byte(c.text), Options{Fields: []string{"a"}})
