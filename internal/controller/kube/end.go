@@ -197,8 +197,7 @@ func (r *Runner) Acknowledge(keys []plan.Key) {
 
 func (r *Runner) forget(ctx context.Context, a *attempt) {
 	r.mu.Lock()
-	// Of a pod that has ended the Job follows; one with a sidecar would run on.
-	over := settled(a.job) || a.pod != nil && (a.pod.Status.Phase == corev1.PodSucceeded || a.pod.Status.Phase == corev1.PodFailed)
+	over := settles(a.job, a.pod, a.podGone)
 	name, uid := a.name, a.uid
 	r.mu.Unlock()
 	var err error

@@ -212,6 +212,26 @@ func settled(job *batchv1.Job) bool {
 	return condition(job, batchv1.JobFailed, batchv1.JobFailureTarget, batchv1.JobComplete, batchv1.JobSuccessCriteriaMet) != nil
 }
 
+// settles says whether a Job has ended or is going to by itself: one whose pod
+// still has a container that runs is not, but for native sidecars, which end with
+// the others. A Job is seen complete only a second after its pod.
+func settles(job *batchv1.Job, p *corev1.Pod, podGone bool) bool {
+	switch {
+	case settled(job):
+		return true
+	case p == nil:
+		return false
+	case podGone, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
+		return !suspended(job)
+	}
+	for _, c := range p.Spec.Containers {
+		if cs := containerOf(p, c.Name); cs == nil || cs.State.Terminated == nil {
+			return false
+		}
+	}
+	return true
+}
+
 func suspended(job *batchv1.Job) bool {
 	return job != nil && job.Spec.Suspend != nil && *job.Spec.Suspend
 }

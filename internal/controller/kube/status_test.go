@@ -138,3 +138,28 @@ func TestLook(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatSettlesByItself(t *testing.T) {
+	over := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	for name, test := range map[string]struct {
+		job     *batchv1.Job
+		pod     *corev1.Pod
+		podGone bool
+		want    bool
+	}{
+		"nothing is known of it":                   {job: aJob(false)},
+		"complete":                                 {job: aJob(false, jobCondition(batchv1.JobComplete, "")), want: true},
+		"its pod has ended, it is to notice":       {job: aJob(false), pod: pod(phase(corev1.PodSucceeded, "", "")), want: true},
+		"all containers have, the phase is behind": {job: aJob(false), pod: pod(phase(corev1.PodRunning, "", ""), exited(0, ""), status("proxy", over)), want: true},
+		"what runs beside the agent would go on":   {job: aJob(false), pod: pod(phase(corev1.PodRunning, "", ""), exited(0, ""), runs("proxy"))},
+		"an image that cannot be had":              {job: aJob(false), pod: pod(waits("ImagePullBackOff", ""))},
+		"its pod is gone":                          {job: aJob(false), pod: pod(), podGone: true, want: true},
+		"its pod is gone, and it is suspended":     {job: aJob(true), pod: pod(), podGone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := settles(test.job, test.pod, test.podGone); got != test.want {
+				t.Errorf("%v, want %v", got, test.want)
+			}
+		})
+	}
+}
