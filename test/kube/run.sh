@@ -8,32 +8,38 @@
 #   test/kube/run.sh                     the suite
 #   test/kube/run.sh -test.run CK_01     arguments go to the tests
 #   test/kube/run.sh --build             only builds, prints the folder of the binaries
+#   test/kube/run.sh --build-kubelet     the same of the kubelet that test/kubelet needs
 #   test/kube/run.sh --with CMD...       runs CMD with KUBECONFIG and FULGUR_KUBE set
 set -euo pipefail
 cd "$(dirname "$0")"
 
-# build prints the folder of the binaries; it is kept by what goes into them.
+# build NAME PACKAGES prints the folder of the binaries; it is kept by what goes into them.
 build() {
-  local key cache tmp began=$SECONDS
-  key=$( (go env GOVERSION GOARCH; cat go.mod go.sum; find . -name '*.go' ! -name '*_test.go' | LC_ALL=C sort | xargs cat) | sha256sum | cut -c1-16)
-  cache=${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/kubebox
-  if [ ! -x "$cache/$key/kubebox" ]; then
-    echo "building kubebox: 13 to 20 minutes where Go's own build cache has none of it" >&2
+  local name=$1 key cache tmp began=$SECONDS files
+  # What is built for the kubelet is no part of kubebox.
+  case $name in kubebox) files=(cmd internal) ;; *) files=("$name") ;; esac
+  key=$( (go env GOVERSION GOARCH; cat go.mod go.sum; find "${files[@]}" -name '*.go' ! -name '*_test.go' | LC_ALL=C sort | xargs cat) | sha256sum | cut -c1-16)
+  cache=${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/$name
+  if [ ! -x "$cache/$key/$name" ]; then
+    echo "building $name: 13 to 20 minutes where Go's own build cache has none of it" >&2
     mkdir -p "$cache"
     tmp=$(mktemp -d "$cache/new.XXXXXX")
     local v=v1.37.2 x=k8s.io/component-base/version
     GOBIN=$tmp CGO_ENABLED=0 go install -buildvcs=false -ldflags \
-      "-s -w -X $x.gitVersion=$v -X $x.gitMajor=1 -X $x.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=$v" ./cmd/... >&2
+      "-s -w -X $x.gitVersion=$v -X $x.gitMajor=1 -X $x.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=$v" "$2" >&2
     rm -rf "${cache:?}/$key"
     mv "$tmp" "$cache/$key"
-    # Older versions are 150 MB each.
+    # Older versions are 100 to 150 MB each.
     ls -1dt "$cache"/*/ | tail -n +3 | xargs -r rm -rf
     echo "built in $((SECONDS - began)) s" >&2
   fi
   echo "$cache/$key"
 }
 
-if [ "${1:-}" = --build ]; then build; exit; fi
+case ${1:-} in
+--build) build kubebox ./cmd/...; exit ;;
+--build-kubelet) build kubelet ./kubelet; exit ;;
+esac
 if [ "$(id -u)" != 0 ]; then
   echo "test/kube needs root: its node makes mounts, namespaces and control groups for containers. Run: sudo -E env PATH=\"\$PATH\" $0 $*" >&2
   exit 1
@@ -43,7 +49,7 @@ if ! unshare -m -p -i -u --fork true 2>/dev/null; then
   exit 1
 fi
 
-bin=$(build)
+bin=$(build kubebox ./cmd/...)
 dir=$(mktemp -d "${TMPDIR:-/tmp}/kubebox.XXXXXX")
 mkdir -p "$dir/images"
 # The cluster lives as long as this end of the pipe does.
