@@ -38,11 +38,13 @@ func (a *app) check(r *runFile) error {
 	a.say("")
 	printOutcomes(a.Stderr, outcomeTable(r.Outcomes))
 	a.say("\ndata: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
-	where := r.Dir
-	if r.Runner.Kind != "local" {
+	where, command := r.Dir, config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run))
+	if r.Runner.Kind == "local" {
+		command = inDir(command, r.Dir)
+	} else {
 		where = cmp.Or(r.Runner.Image, r.Runner.JobTemplate)
 	}
-	a.say("agent: %q, in %s; kernels: %s", config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run)), where, kernelName(""))
+	a.say("agent: %q, in %s; kernels: %s", command, where, kernelName(""))
 	if box != "" {
 		a.say("sandbox: %s", box)
 	}

@@ -176,6 +176,8 @@ func TestRefused(t *testing.T) {
 		"a list where text is wanted":                        {small + "model: [a]", `model: want text, got a list`},
 		"text where a list is wanted":                        {"agent: {command: ./agent}", `agent.command: want a list, got "./agent"`},
 		"text where keys are wanted":                         {small + "algorithm: grpo", `algorithm: want keys (estimator, vote, normalize_std,`},
+		"a line indented otherwise":                          {"agent:\n  command: [a]\n   timeout: 2m", `run.yaml:3:4: value is not allowed in this context; is the line indented as the others`},
+		"a tab":                                              {"agent:\n\ttimeout: 2m", `; lines are indented by spaces`},
 		"no value":                                           {small + "steps:", `steps has no value`},
 		"a number out of bounds":                             {small + "steps: -1", `steps: want at least 0, got -1`},
 		"a version that does not exist":                      {"version: 2", `version: want at most 1, got 2`},

@@ -67,7 +67,7 @@ func (d *decoder) document(src []byte, v reflect.Value, path string, tags []stri
 			GetToken() *token.Token
 			GetMessage() string
 		}); ok {
-			p.text = e.GetMessage()
+			p.text = e.GetMessage() + yamlHint(e.GetMessage())
 			if t := e.GetToken(); t != nil && t.Position != nil {
 				p.line, p.column = t.Position.Line, t.Position.Column
 			}
@@ -92,6 +92,19 @@ func (d *decoder) document(src []byte, v reflect.Value, path string, tags []stri
 	d.anchors = map[string]ast.Node{}
 	ast.Walk(anchorFinder{d.anchors}, body)
 	d.node(body, v, path, tags)
+}
+
+// yamlHint says what is mostly amiss where the parser says what it can't read.
+func yamlHint(message string) string {
+	switch {
+	case strings.Contains(message, "value is not allowed in this context"):
+		return "; is the line indented as the others of its block are?"
+	case strings.Contains(message, "cannot start any token"):
+		return "; lines are indented by spaces, not by tabs"
+	case strings.Contains(message, "non-map value"):
+		return "; write `key: value`, with a space behind the colon"
+	}
+	return ""
 }
 
 // parseYAML is goccy's parser, kept from taking the process down: it has
