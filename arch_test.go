@@ -53,8 +53,9 @@ var layout = map[string]row{
 	"controller":           {". controller/plan", false},
 	"controller/plan":      {".", true},
 	"controller/sandbox":   {".", false},
-	"controller/local":     {". controller/plan controller controller/sandbox", false},
-	"controller/container": {". controller/plan controller controller/sandbox", false},
+	"controller/grade":     {". controller/plan controller controller/sandbox", false},
+	"controller/local":     {". controller/plan controller controller/sandbox controller/grade", false},
+	"controller/container": {". controller/plan controller controller/sandbox controller/grade", false},
 	"controller/kube":      {". controller/plan controller jinja", false},
 
 	"trainer":           {". trainer/trace trainer/sample trainer/advantage trainer/loss trainer/schedule trainer/data trainer/stats trainer/metrics audit reward engine", false},
@@ -256,7 +257,7 @@ func checkClock(t *testing.T, f file) {
 // Variants of one contract do not know each other, not even in tests.
 func TestSiblingsDoNotImportEachOther(t *testing.T) {
 	contracts := []string{"gateway/dialect", "gateway/sampler", "controller", "engine", "store"}
-	helpers := []string{"gateway/dialect/sse", "engine/weights", "engine/wire", "engine/embedded/kernel", "controller/plan", "controller/sandbox"}
+	helpers := []string{"gateway/dialect/sse", "engine/weights", "engine/wire", "engine/embedded/kernel", "controller/plan", "controller/sandbox", "controller/grade"}
 	for _, f := range goFiles(t) {
 		parent := path.Dir(f.pkg)
 		if !slices.Contains(contracts, parent) || slices.Contains(suites, f.pkg) {

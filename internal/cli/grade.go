@@ -11,19 +11,19 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
-	"github.com/fulgur-rl/fulgur/internal/controller/local"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // gradingOf says how a run's agents' work is graded by a program; nil: it is not.
 // boxed: agents are sandboxed, so the programs are too. Neither the agents' relay nor a
 // credential is in their sandboxes; tests see nothing but the system and the copy.
-func gradingOf(j controllerJob, boxed bool) (*local.Grading, error) {
+func gradingOf(j controllerJob, boxed bool) (*grade.Options, error) {
 	f, r := j.file, j.file.Reward
 	if len(r.Command) == 0 {
 		return nil, nil
 	}
-	g := &local.Grading{
+	g := &grade.Options{
 		Command: inDir(config.Expand(r.Command, string(j.dir)), f.Dir), Tests: inDir(config.Expand(r.Tests, string(j.dir)), f.Dir), Dir: f.Dir,
 		Pristine: f.resolve(r.Pristine), Paths: r.Paths, Size: int64(r.Size), Timeout: time.Duration(r.Timeout),
 	}

@@ -154,7 +154,7 @@ func (b *base) shut() {
 	if b.Sandbox != nil {
 		b.Sandbox.Close()
 	}
-	b.grading.close()
+	b.grading.Close()
 	close(b.events)
 }
 
@@ -214,9 +214,17 @@ func (b *base) leave(key plan.Key, folder string, good bool) {
 		if b.Workspace && folder != "" {
 			work = filepath.Join(folder, "work")
 		}
-		b.grading.take(key, work)
+		b.grading.Take(key, work)
 	}
 	b.tidy(folder, good)
+}
+
+// Grades implements controller.Grader.
+func (b *base) Grades() bool { return b.grading != nil }
+
+// Grade implements controller.Grader.
+func (b *base) Grade(ctx context.Context, x controller.Grading) (controller.Grade, error) {
+	return b.grading.Grade(ctx, x)
 }
 
 // tidy removes an attempt's folder, if the policy does not keep it.

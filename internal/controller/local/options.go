@@ -25,6 +25,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -69,7 +70,7 @@ type Options struct {
 	// them from what this user may do.
 	Sandbox *sandbox.Box
 	// Grading says how what an agent leaves is graded; nil: the runner grades nothing.
-	Grading *Grading
+	Grading *grade.Options
 	// Hidden are files that no agent may read, by the names that the probes have
 	// for them; Prove looks whether they are hidden.
 	Hidden map[string]string
@@ -92,9 +93,9 @@ const (
 type prepared struct {
 	Options
 	program string
-	environ []string // of the parent, filtered
-	owner   string   // scope/holder: the marks' prefix
-	grading *grading // nil: none
+	environ []string      // of the parent, filtered
+	owner   string        // scope/holder: the marks' prefix
+	grading *grade.Grader // nil: none
 }
 
 func (o Options) prepare() (*prepared, error) {
@@ -155,7 +156,7 @@ func (o Options) prepare() (*prepared, error) {
 	if err != nil {
 		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the agent's command %q cannot be run: is it built, executable and on PATH?", o.Command[0]), err)
 	}
-	grading, err := newGrading(o.Grading, o.State)
+	grading, err := grade.New(o.Grading, o.State, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,13 @@
-package local
+// Package grade has a program grade what an agent has left in its workspace. It is
+// what runners share that implement controller.Grader: files are taken out when the
+// agent is dead, laid over a copy of the pristine folder, tested there, and graded.
+package grade
 
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +30,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
-// Grading says how what an agent has left in its workspace is graded.
+// Options say how what an agent has left in its workspace is graded.
 //
 // When the agent and all that it started are dead, the files that it changed are
 // taken out of its workspace, once and up to a size, and laid over a copy of the
@@ -32,7 +38,7 @@ import (
 // code may run in them, so they hold no credential, no key and no evaluation data, and
 // nobody takes their word. Command then reads what they printed and how they ended,
 // and says what it is worth: a number on the last line of its standard output.
-type Grading struct {
+type Options struct {
 	Command  []string      // the grader
 	Tests    []string      // what runs the agent's work, in the copy; nil: nothing does
 	Dir      string        // where Command runs
@@ -42,9 +48,13 @@ type Grading struct {
 	Timeout  time.Duration // of Tests, and again of Command; 0: 10 minutes
 	Environ  []string      // nil: the system's folders on PATH, and nothing else
 
-	// What Tests and Command run in; closed with the runner; nil: nothing keeps them in.
+	// What Tests and Command run in; closed with the Grader; nil: nothing keeps them in.
 	TestBox, Box *sandbox.Box
 }
+
+// RunTests runs Options.Tests in a folder to their end, and writes what they print.
+// exit is their exit code, -1: a signal. An error says that they could not be run.
+type RunTests func(ctx context.Context, work string, out io.Writer) (exit int, err error)
 
 const (
 	defaultGradeTime = 10 * time.Minute
@@ -53,10 +63,11 @@ const (
 	gradedAtOnce     = 4 // graders run beside the agents, whose slots are free by then
 )
 
-// grading is Grading at work.
-type grading struct {
-	Grading
+// Grader is Options at work.
+type Grader struct {
+	Options
 	state string
+	tests RunTests
 	room  chan struct{}
 
 	mu      sync.Mutex
@@ -69,17 +80,19 @@ type taken struct {
 	err error
 }
 
-func newGrading(g *Grading, state string) (*grading, error) {
+// New returns a Grader that keeps copies below state; nil: o is nil, and nothing is
+// graded. tests nil: they run here, in TestBox.
+func New(o *Options, state string, tests RunTests) (*Grader, error) {
 	const op = "set up the grader"
 	switch {
-	case g == nil:
+	case o == nil:
 		return nil, nil
-	case len(g.Command) == 0 || g.Command[0] == "":
+	case len(o.Command) == 0 || o.Command[0] == "":
 		return nil, fulgur.E(fulgur.KindInvalid, op, "no command: set reward.command to the program that grades and its arguments", nil)
 	case state == "":
 		return nil, fulgur.E(fulgur.KindInvalid, op, "a grader needs a folder for what it grades", nil)
 	}
-	out := &grading{Grading: *g, state: filepath.Join(state, "grading"), room: make(chan struct{}, gradedAtOnce), patches: map[plan.Key]taken{}}
+	out := &Grader{Options: *o, tests: tests, state: filepath.Join(state, "grading"), room: make(chan struct{}, gradedAtOnce), patches: map[plan.Key]taken{}}
 	if out.Size <= 0 {
 		out.Size = defaultPatch
 	}
@@ -89,6 +102,9 @@ func newGrading(g *Grading, state string) (*grading, error) {
 	if out.Environ == nil {
 		out.Environ = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"}
 	}
+	if out.tests == nil {
+		out.tests = out.here
+	}
 	if out.Pristine != "" {
 		if st, err := os.Stat(out.Pristine); err != nil || !st.IsDir() {
 			return nil, fulgur.E(fulgur.KindInvalid, op, "reward.pristine: the folder "+out.Pristine+" is not there", err)
@@ -97,9 +113,9 @@ func newGrading(g *Grading, state string) (*grading, error) {
 	return out, nil
 }
 
-// take takes what an agent has left, when all of it is dead and before its
+// Take takes what an agent has left, when all of it is dead and before its
 // workspace is removed.
-func (g *grading) take(key plan.Key, work string) {
+func (g *Grader) Take(key plan.Key, work string) {
 	t := taken{}
 	if work != "" {
 		var w, p fs.FS = os.DirFS(work), emptyFS{}
@@ -131,12 +147,8 @@ func (emptyFS) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
 
-// Grades implements controller.Grader.
-func (b *base) Grades() bool { return b.grading != nil }
-
-// Grade implements controller.Grader.
-func (b *base) Grade(ctx context.Context, x controller.Grading) (controller.Grade, error) {
-	g := b.grading
+// Grade is that of controller.Grader.
+func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Grade, error) {
 	g.mu.Lock()
 	t, ok := g.patches[x.Key]
 	delete(g.patches, x.Key)
@@ -158,7 +170,7 @@ func (b *base) Grade(ctx context.Context, x controller.Grading) (controller.Grad
 	case <-ctx.Done():
 		return controller.Grade{}, ctx.Err()
 	}
-	dir := filepath.Join(g.state, fileName(string(x.Key.Rollout), string(x.Key.Attempt)))
+	dir := filepath.Join(g.state, folder(x.Key))
 	if err := os.RemoveAll(dir); err != nil {
 		return controller.Grade{}, err
 	}
@@ -168,6 +180,12 @@ func (b *base) Grade(ctx context.Context, x controller.Grading) (controller.Grad
 		flags = nil // files beside the work are no trick
 	}
 	return controller.Grade{Reward: value, Flags: flags}, err
+}
+
+// folder is a name for an attempt's copy, whatever its ids are.
+func folder(k plan.Key) string {
+	sum := sha256.Sum256([]byte(string(k.Rollout) + "\x00" + string(k.Attempt)))
+	return hex.EncodeToString(sum[:12])
 }
 
 // graderInput is what a grader reads on its standard input.
@@ -190,7 +208,7 @@ type testResult struct {
 }
 
 // grade lays a patch over a pristine copy, runs the tests and asks the grader.
-func (g *grading) grade(ctx context.Context, dir string, x controller.Grading, p patch) (float64, error) {
+func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p patch) (float64, error) {
 	work := filepath.Join(dir, "work")
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return 0, err
@@ -210,14 +228,18 @@ func (g *grading) grade(ctx context.Context, dir string, x controller.Grading, p
 		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return 0, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
 		}
+		mode := fs.FileMode(0o644)
+		if st, err := root.Lstat(name); err == nil && st.Mode().IsRegular() {
+			mode = st.Mode().Perm() // a program stays one
+		}
 		_ = root.Remove(name)
-		if err := root.WriteFile(name, text, 0o644); err != nil {
+		if err := root.WriteFile(name, text, mode); err != nil {
 			return 0, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
 		}
 		in.Applied = append(in.Applied, name)
 	}
 	if len(g.Tests) > 0 {
-		if in.Tests, err = g.test(ctx, work); err != nil {
+		if in.Tests, err = g.test(ctx, work, in.Applied); err != nil {
 			return 0, err
 		}
 	}
@@ -229,27 +251,34 @@ func (g *grading) grade(ctx context.Context, dir string, x controller.Grading, p
 }
 
 // test runs the tests; that they fail, hang or are killed is for the grader to
-// judge.
-func (g *grading) test(ctx context.Context, work string) (*testResult, error) {
+// judge, and so is that they cannot be started where the agent wrote their program.
+func (g *Grader) test(ctx context.Context, work string, applied []string) (*testResult, error) {
 	inner, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 	log := controller.NewLogBuffer(testOutput)
-	state, err := run(inner, g.TestBox, program{argv: g.Tests, dir: work, env: g.Environ, write: work, out: log, err: log})
-	if ctx.Err() != nil {
+	exit, err := g.tests(inner, work, log)
+	switch {
+	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	}
-	r := &testResult{ExitCode: -1, TimedOut: inner.Err() != nil, Output: strings.ToValidUTF8(string(log.Bytes()), "\uFFFD")}
-	if err != nil && !r.TimedOut {
+	case err != nil && (inner.Err() != nil || slices.Contains(applied, filepath.Clean(g.Tests[0]))):
+		exit = -1
+	case err != nil:
 		return nil, fmt.Errorf("reward.tests: %w", err)
 	}
-	if state != nil {
-		r.ExitCode = state.ExitCode()
+	return &testResult{ExitCode: exit, TimedOut: inner.Err() != nil, Output: strings.ToValidUTF8(string(log.Bytes()), "\uFFFD")}, nil
+}
+
+// here runs the tests as a process of this machine.
+func (g *Grader) here(ctx context.Context, work string, out io.Writer) (int, error) {
+	state, err := run(ctx, g.TestBox, program{argv: g.Tests, dir: work, env: g.Environ, write: work, out: out, err: out})
+	if state == nil {
+		return -1, err
 	}
-	return r, nil
+	return state.ExitCode(), err
 }
 
 // ask runs the grader and reads its number.
-func (g *grading) ask(ctx context.Context, work string, input []byte) (float64, error) {
+func (g *Grader) ask(ctx context.Context, work string, input []byte) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 	out, log := controller.NewLogBuffer(graderOutput), controller.NewLogBuffer(graderOutput)
@@ -342,8 +371,8 @@ func run(ctx context.Context, box *sandbox.Box, p program) (*os.ProcessState, er
 	return state, err
 }
 
-// close closes what programs run in.
-func (g *grading) close() {
+// Close closes what programs run in.
+func (g *Grader) Close() {
 	if g == nil {
 		return
 	}
