@@ -68,6 +68,17 @@ type shownBreak struct {
 	Is       string      `json:"got_text"`
 }
 
+// where says at which token a lineage broke.
+func (x *shownBreak) where() string {
+	switch {
+	case x.Nearest == trace.NoParent:
+		return "it shares no token with an earlier call"
+	case x.Got < 0:
+		return fmt.Sprintf("its prompt ends at token %d, where call %d has %d; %d tokens prefilled again", x.Position, x.Nearest, x.Expected, x.Again)
+	}
+	return fmt.Sprintf("token %d differs from call %d: expected %d, got %d; %d tokens prefilled again", x.Position, x.Nearest, x.Expected, x.Got, x.Again)
+}
+
 // sidesTokens is how many tokens a break shows on each side.
 const sidesTokens = 24
 
@@ -165,8 +176,10 @@ func (a *app) printSamples(s shownSamples, decode func([]int32) string) {
 		}
 	}
 	for _, x := range s.Breaks {
-		fmt.Fprintf(out, "\ncall %d starts a new lineage: %s; token %d differs from call %d: expected %d, got %d; %d tokens prefilled again\n",
-			x.Call, strings.ReplaceAll(string(x.Class), "_", " "), x.Position, x.Nearest, x.Expected, x.Got, x.Again)
+		fmt.Fprintf(out, "\ncall %d starts a new lineage: %s; %s\n", x.Call, strings.ReplaceAll(string(x.Class), "_", " "), x.where())
+		if x.Nearest == trace.NoParent {
+			continue // there is no other side
+		}
 		fmt.Fprintf(out, "  before    %s\n  expected  %s\n  got       %s\n", shortened(quoted(x.Before)), shortened(quoted(x.Was)), shortened(quoted(x.Is)))
 	}
 }

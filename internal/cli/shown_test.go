@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/trace"
 )
 
 // A call shows what no earlier call has shown, and all of another conversation.
@@ -26,6 +27,19 @@ func TestShownMessages(t *testing.T) {
 	} {
 		if got := shown(calls, test.msgs); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+// A break names a token only where there is one on both sides.
+func TestShownBreak(t *testing.T) {
+	for want, x := range map[string]shownBreak{
+		"token 7 differs from call 2: expected 5, got 6; 3 tokens prefilled again": {Nearest: 2, Position: 7, Expected: 5, Got: 6, Again: 3},
+		"its prompt ends at token 7, where call 2 has 5; 0 tokens prefilled again": {Nearest: 2, Position: 7, Expected: 5, Got: -1},
+		"it shares no token with an earlier call":                                  {Nearest: trace.NoParent, Expected: -1, Got: 6},
+	} {
+		if got := x.where(); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }
