@@ -36,9 +36,10 @@ type State struct {
 	Best       *Best                `json:"best,omitempty"`
 	Streak     int                  `json:"streak"` // validations in a row that reached the stop score
 	Reached    bool                 `json:"reached"`
-	Stale      int                  `json:"stale,omitempty"`   // validations in a row that were no better than the best
-	Stalled    bool                 `json:"stalled,omitempty"` // they were as many as Stop.Patience
-	Zeros      int                  `json:"zeros"`             // steps in a row without any reward
+	Stale      int                  `json:"stale,omitempty"`     // validations in a row that were no better than the best
+	Stalled    bool                 `json:"stalled,omitempty"`   // they were as many as Stop.Patience
+	Zeros      int                  `json:"zeros"`               // steps in a row without any reward
+	OffRatio   int                  `json:"off_ratio,omitempty"` // steps in a row whose mean ratio was far above 1; negative: below
 	// Drift is what is known of how often each way to end occurs, by policy version.
 	Drift drift `json:"drift"`
 	// Passes are what a curriculum knows of each row.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/fulgur-rl/fulgur"
@@ -22,6 +21,7 @@ const (
 	warnUntrained      = 0.2  // of a step's calls
 	warnFragmented     = 0.5  // of a step's rollouts
 	warnRatio          = 0.2  // off 1, which the mean ratio of any two policies is expected to be
+	warnRatioSteps     = 5    // steps in a row on one side: a few stale tokens move one step's mean by chance
 	warnMismatch       = 0.02 // nats: mean difference of log probs between sampler and trainer under one policy
 	stopNotFinite      = 0.5  // of a step's rewards (case AL-09)
 	stopMismatch       = 0.2  // nats: the sampler does not hold the policy that is trained (cases WE-02, WE-03)
@@ -203,8 +203,16 @@ func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *meas
 		t.warn(step, "untrained_calls", "%d of %d calls do not train; rollouts.jsonl has the reasons", c.untrained, c.calls)
 	}
 	t.warnFragments(step, c.lines)
-	if r, ok := m.values["policy/ratio"]; ok && math.Abs(r-1) > warnRatio {
-		t.warn(step, "ratio", "the trainer's probabilities are %.2f times the sampler's on average, where 1 is expected: does the sampler hold the weights that it says, and sample at this temperature?", r)
+	switch r, ok := m.values["policy/ratio"]; {
+	case ok && r > 1+warnRatio:
+		t.state.OffRatio = max(t.state.OffRatio, 0) + 1
+	case ok && r < 1-warnRatio:
+		t.state.OffRatio = min(t.state.OffRatio, 0) - 1
+	default:
+		t.state.OffRatio = 0
+	}
+	if n := max(t.state.OffRatio, -t.state.OffRatio); n >= warnRatioSteps {
+		t.warn(step, "ratio", "for %d steps the trainer's probabilities have been off the sampler's, now %.2f times them on average, where 1 is expected: does the sampler hold the weights that it says, and sample at this temperature?", n, m.values["policy/ratio"])
 	}
 	if m.mismatchTokens > 0 && m.mismatch/m.mismatchTokens > warnMismatch {
 		t.warn(step, "sampler_difference", "the sampler's log probs differ from the trainer's by %.3f nats on average under the same weights: temperature, top-p or weights do not agree", m.mismatch/m.mismatchTokens)
