@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/container"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -52,6 +54,7 @@ func doctorChecks() []doctorCheck {
 		{"sandbox", "whether agents can be sandboxed here, and what is missing", checkSandbox},
 		{"escape", "probes that try to get out of the sandbox, and to exceed its limits", checkEscape},
 		{"run's sandbox", "the same probes in the sandbox of the run file, at its own files", checkRunSandbox},
+		{"containers", "whether a container of the run's image reaches the gateway, and nothing else", checkRunContainers},
 	}
 }
 
@@ -156,8 +159,15 @@ func (p patient) wants() string {
 	return p.file.Runner.Sandbox
 }
 
+// elsewhere says that the run's agents are no processes of this machine's user: the
+// sandbox is not theirs.
+func (p patient) elsewhere() bool { return p.file != nil && p.file.Runner.Kind != "local" }
+
 // checkSandbox says what the machine has.
-func checkSandbox(context.Context, patient) []finding {
+func checkSandbox(_ context.Context, p patient) []finding {
+	if p.elsewhere() {
+		return []finding{{Name: p.file.Run, Status: skipped, Detail: "agents of runner.kind: " + p.file.Runner.Kind + " run in their images, not in this machine's sandbox; the run shows what they reach before its first rollout"}}
+	}
 	b, err := sandbox.New(sandbox.Options{Limits: sandboxLimits})
 	if err != nil {
 		return []finding{{Name: "bubblewrap", Status: warned, Detail: reasonOf(err), Do: "docs/sandbox.md; until then agents run with all rights of this user"}}
@@ -172,6 +182,9 @@ func checkSandbox(context.Context, patient) []finding {
 
 // checkEscape probes a sandbox with files like a run's.
 func checkEscape(ctx context.Context, p patient) []finding {
+	if p.elsewhere() {
+		return nil
+	}
 	fail := func(err error) []finding {
 		if fulgur.KindOf(err) == fulgur.KindUnsupported {
 			return []finding{{Name: "probes", Status: skipped, Detail: "there is no sandbox here to get out of"}}
@@ -246,4 +259,32 @@ func checkRunSandbox(ctx context.Context, p patient) []finding {
 		return []finding{{Name: p.file.Run, Status: failed, Detail: err.Error()}}
 	}
 	return []finding{{Name: p.file.Run, Status: healthy, Detail: "no probe got out of it, and the gateway was reached"}}
+}
+
+// checkRunContainers starts the container that a run would start first.
+func checkRunContainers(ctx context.Context, p patient) []finding {
+	if p.file == nil || p.file.Runner.Kind != "container" || p.file.Runner.Container.Network != container.NetworkGateway {
+		return nil // another network leads to the run's own gateway, which is not here
+	}
+	fail := func(err error) []finding {
+		return []finding{{Name: p.file.Run, Status: failed, Detail: err.Error(), Do: "docs/container.md"}}
+	}
+	s, err := sandbox.NewScene("")
+	if err != nil {
+		return fail(err)
+	}
+	defer s.Close()
+	f := *p.file.File
+	f.Runner.AgentURL = "" // no gateway runs yet: the scene's stands for it
+	r, err := newContainer(ctx, controllerJob{file: &runFile{File: &f, Dir: p.file.Dir}, dir: runDir(filepath.Join(s.Dir, "doctor")), url: s.Gateway, log: p.app.logger("error")})
+	if err != nil {
+		return fail(err)
+	}
+	if prover, ok := r.(controller.Prover); ok {
+		err = prover.Prove(ctx, s.Gateway)
+	}
+	if err := errors.Join(err, r.Close()); err != nil {
+		return fail(err)
+	}
+	return []finding{{Name: p.file.Run, Status: healthy, Detail: "a container of " + f.Runner.Image + " reached the gateway, and nothing else"}}
 }

@@ -20,6 +20,7 @@ func TestContainerRunFileIsChecked(t *testing.T) {
 		"a mount without a place":          {[]string{kind, "--set=runner.image=x", "--set=runner.container.mounts=[data]"}, []string{"runner.container.mounts", "FOLDER:PATH"}},
 		"a mount of nothing":               {[]string{kind, "--set=runner.image=x", "--set=runner.container.mounts=['nowhere:/data']"}, []string{"nowhere:/data", "is there"}},
 		"a worker":                         {[]string{kind, "--set=runner.image=x", "--set=agent.worker=true"}, []string{"agent.worker", "runner.kind: local"}},
+		"a path of this machine":           {[]string{kind, "--set=runner.image=x", "--set=agent.command=[sh, '{dir}/agent.sh']"}, []string{"agent.command", "write the path in the image"}},
 		"an option without its dash":       {[]string{kind, "--set=runner.image=x", "--set=runner.container.options=[gpus]"}, []string{"runner.container.options", "--gpus=all"}},
 		"an image's name that is none":     {[]string{kind, "--set=runner.image=--privileged"}, []string{"no name of an image"}},
 	} {

@@ -106,6 +106,9 @@ func (c *checker) agent() {
 	} else if a.Command[0] == "" {
 		c.fail("agent.command", "the program's name is empty")
 	}
+	if i := slices.IndexFunc(a.Command, func(s string) bool { return strings.Contains(s, "{dir}") }); i >= 0 && c.f.Runner.Kind != "local" {
+		c.fail("agent.command", "%q: {dir} is a folder of this machine, which agents of runner.kind: %s do not see: write the path in the image", a.Command[i], c.f.Runner.Kind)
+	}
 	if len(a.Build) > 0 && a.Build[0] == "" {
 		c.fail("agent.build", "the program's name is empty")
 	}
