@@ -243,6 +243,10 @@ func TestARunStopsWhereSamplerAndTrainerAreTooFarApart(t *testing.T) {
 	if fulgur.KindOf(err) != fulgur.KindInternal || !strings.Contains(err.Error(), "too far from the one that trains") {
 		t.Errorf("after %d steps: %v", steps, err)
 	}
+	// A resume refuses other settings, so it is not what leads on with a wider band.
+	if err != nil && !strings.Contains(err.Error(), "wider off_policy.stop, needs a new run, for a resume keeps the settings: `fulgur train") {
+		t.Errorf("the error does not say how other settings are had: %v", err)
+	}
 	if before := narrow.last.updates; before != 0 {
 		t.Errorf("%d updates were made of a step that was stopped", before)
 	}

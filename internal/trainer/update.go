@@ -182,10 +182,19 @@ func (t *trainer) drifted(step int64, d loss.Drift, m *measured) error {
 	}
 	if why := t.o.Objective.Band.outside(d); why != "" {
 		return fulgur.E(fulgur.KindInternal, fmt.Sprintf("train step %d", step), fmt.Sprintf(
-			"the policy that sampled is too far from the one that trains: %s; the weights are as they were. Look for a sampler with other weights or another temperature, "+
-				"lower off_policy.max_staleness or the learning rate, or widen off_policy.stop; then `fulgur resume %s`", why, t.o.Dir), nil)
+			"the policy that sampled is too far from the one that trains: %s; the weights are as they were. Look for a sampler with other weights or another temperature, then `fulgur resume %s`; "+
+				"a lower off_policy.max_staleness or learning rate, or a wider off_policy.stop, %s", why, t.o.Dir, t.anew()), nil)
 	}
 	return nil
+}
+
+// anew says how other settings are had after a stop: a resumed run keeps its own.
+func (t *trainer) anew() string {
+	model := ""
+	if t.final != "" {
+		model = " --set model=" + t.final
+	}
+	return "needs a new run, for a resume keeps the settings: `fulgur train RUN.yaml" + model + " --set …`"
 }
 
 // mismatched stops the run where the engines differ under one policy.
@@ -206,7 +215,7 @@ func (t *trainer) update(ctx context.Context, step int64, b *minibatch, m *measu
 	}
 	if !finite(r.Loss) {
 		return fulgur.E(fulgur.KindInternal, fmt.Sprintf("train step %d", step), fmt.Sprintf(
-			"the loss is %g; the weights are as they were. Lower learning_rate or check the log probs, then `fulgur resume %s`", r.Loss, t.o.Dir), nil)
+			"the loss is %g; no checkpoint has what led to it. If the log probs are at fault, mend their source, then `fulgur resume %s`; a lower learning_rate %s", r.Loss, t.o.Dir, t.anew()), nil)
 	}
 	if m.updates == 0 && b.rows[0].Proximal == nil {
 		// What the pass has computed are the log probs at the step's start.
