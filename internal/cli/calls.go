@@ -188,7 +188,7 @@ func explained(c *fulgur.Call, reason string) string {
 	case fulgur.UntrainableContext:
 		return "  (the conversation does not fit the model's context any more, or asks for more tokens than are left)"
 	case fulgur.UntrainableSampling:
-		return "  (the agent's sampling parameters are not those that the run trains on)"
+		return "  (the agent's sampling parameters are not those that the run trains on: " + samplingText(c.Sampling) + "; sampling.enforce)"
 	case fulgur.UntrainableAuxiliary:
 		return "  (not the agent's own conversation, by rule " + cmp.Or(c.Auxiliary, "?") + "; the run file's auxiliary rules decide)"
 	case fulgur.UntrainableIDs:

@@ -392,7 +392,9 @@ func (a *app) printCalls(calls []fulgur.Call) {
 		if c.Trainable {
 			fmt.Fprintln(a.Stdout, "  trains: its sampled tokens and their log probs are on record")
 		} else {
-			fmt.Fprintf(a.Stdout, "  does not train: %s\n", strings.Join(c.Untrainable, ", "))
+			for _, why := range c.Untrainable {
+				fmt.Fprintf(a.Stdout, "  does not train: %s%s\n", why, explained(c, why))
+			}
 		}
 	}
 }
