@@ -9,7 +9,7 @@ type File struct {
 	Version int `json:"version" jsonschema:"minimum=1,maximum=1"`
 	// Name of the run: what its folder below `out` is called, and its id on a server.
 	Run string `json:"run"`
-	// Seed of everything that is random: sampling, order of data. The same seed and one engine worker give the same bits.
+	// Seed of everything that is random: sampling, order of data. The same seed, run name and one engine worker give the same bits.
 	Seed int64 `json:"seed" jsonschema:"minimum=0"`
 	// The model to start from: `builtin:NAME`, a Hugging Face folder (relative to the run file), or a name that the engine knows.
 	Model string `json:"model"`

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -116,8 +118,24 @@ func (l *layout) differs(c weights.Config) string {
 	return strings.Join(out, ", ")
 }
 
+// finiteWeights refuses weights that are no finite numbers: a model that holds one answers
+// every call with nothing, which looks like a failing server.
+func finiteWeights(t weights.Tensors) error {
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		for i, x := range t[name].Data {
+			if x-x != 0 {
+				return fulgur.E(fulgur.KindInvalid, "loading the weights", fmt.Sprintf("tensor %q has %v at place %d: the file is damaged, or training had diverged before it was written; load an earlier checkpoint", name, x, i), nil)
+			}
+		}
+	}
+	return nil
+}
+
 // load takes the weights t and, where fsys has it, the optimizer's state.
 func (e *Engine) load(fsys fs.FS, t weights.Tensors) error {
+	if err := finiteWeights(t); err != nil {
+		return err
+	}
 	w, err := e.layout.join("", t)
 	if err != nil {
 		return err

@@ -380,3 +380,23 @@ func TestFrozenWeightsStay(t *testing.T) {
 		t.Error("the frozen weights have moved, or the others have not")
 	}
 }
+
+func TestWeightsThatAreNoNumbersAreRefused(t *testing.T) {
+	ctx, dir := t.Context(), filepath.Join(t.TempDir(), "c")
+	e := newSmall(t, Options{})
+	before := slices.Clone(e.train.w)
+	e.train.w[len(e.train.w)/2] = float32(math.NaN())
+	if err := e.Save(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	copy(e.train.w, before)
+	if err := e.Load(ctx, dir); fulgur.KindOf(err) != fulgur.KindInvalid || !strings.Contains(err.Error(), "NaN at place") {
+		t.Errorf("loading it: %v", err)
+	}
+	if !slices.Equal(e.train.w, before) {
+		t.Error("the engine's weights have changed")
+	}
+	if _, err := Open(os.DirFS(dir), Options{}); fulgur.KindOf(err) != fulgur.KindInvalid {
+		t.Errorf("opening it: %v", err)
+	}
+}
