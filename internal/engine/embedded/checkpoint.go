@@ -123,7 +123,7 @@ func (l *layout) differs(c weights.Config) string {
 func finiteWeights(t weights.Tensors) error {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		for i, x := range t[name].Data {
-			if x-x != 0 {
+			if !finite(x) {
 				return fulgur.E(fulgur.KindInvalid, "loading the weights", fmt.Sprintf("tensor %q has %v at place %d: the file is damaged, or training had diverged before it was written; load an earlier checkpoint", name, x, i), nil)
 			}
 		}
