@@ -97,6 +97,10 @@ test-harness: ## real SDKs, harnesses and agentlightning against fulgur, in a na
 test-kube: ## the runner of Jobs on a real control plane (builds one, 13 to 20 minutes once; needs root; ARGS: to the tests)
 	test/kube/run.sh $(ARGS)
 
+.PHONY: test-kubelet
+test-kubelet: ## Jobs and NetworkPolicies on a real kubelet and containerd (builds it after test-kube's, 2 minutes; needs root; ARGS: to the tests)
+	test/kubelet/run.sh $(ARGS)
+
 .PHONY: test-deploy
 test-deploy: ## deploy/ on a real control plane: images are made, gateway and controller installed, calc trains (needs root)
 	test/kube/run.sh --with "$(CURDIR)/test/deploy/run.sh" $(ARGS)

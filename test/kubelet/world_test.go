@@ -1,0 +1,118 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// What run.sh gave the other machine.
+const (
+	gatewayHost = "10.8.0.2:8080"
+	gatewayName = "gateway.test:8080" // in the controller's /etc/hosts; no DNS knows it
+	clusterDNS  = "10.8.0.3:53"
+	internet    = "1.1.1.1:443"
+	resolver    = "8.8.8.8:53"
+	metadata    = "169.254.169.254:80"
+	kubeletPort = "10.9.9.1:10250" // the node's own
+)
+
+// startWorld starts the other machine's servers.
+func (n *node) startWorld() {
+	n.t.Helper()
+	cmd := exec.Command("ip", "netns", "exec", "world", os.Args[0])
+	cmd.Env = append(os.Environ(), "DO=world "+strings.Join([]string{gatewayHost, clusterDNS, internet, resolver, metadata}, " "))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+	})
+	n.until("the other machine serves", func() bool { return open4(metadata) })
+}
+
+// world serves a gateway's health, and its stream, on the first of the addresses,
+// and takes connections on the others.
+func world(addresses []string) error {
+	errs := make(chan error)
+	for i, a := range addresses {
+		l, err := net.Listen("tcp", a)
+		if err != nil {
+			return err
+		}
+		go func() {
+			if i == 0 {
+				errs <- http.Serve(l, http.HandlerFunc(health))
+				return
+			}
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					errs <- err
+					return
+				}
+				_ = c.Close()
+			}
+		}()
+	}
+	return errors.Join(<-errs)
+}
+
+// health answers as fulgur's gateway does; under /held as behind a proxy that
+// buffers, and the model call of an agent.
+func health(w http.ResponseWriter, r *http.Request) {
+	path, held := strings.CutPrefix(r.URL.Path, "/held")
+	switch path {
+	case "/healthz", "/chat/completions":
+	case "/healthz/stream":
+		for i := range 4 {
+			time.Sleep(150 * time.Millisecond)
+			_, _ = fmt.Fprintf(w, "data: %d\n\n", i)
+			if !held {
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// open4 says whether a connection is taken.
+func open4(address string) bool {
+	c, err := net.DialTimeout("tcp", address, 2*time.Second)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
+}
+
+// dial waits until the first address takes connections, says which of the others
+// do, and exits with 6, so that its log is kept.
+func dial(addresses []string) {
+	for range 20 {
+		if open4(addresses[0]) {
+			fmt.Fprintln(os.Stderr, addresses[0], "open")
+			break
+		}
+	}
+	var wg sync.WaitGroup
+	for _, a := range addresses[1:] {
+		wg.Go(func() {
+			if open4(a) {
+				fmt.Fprintln(os.Stderr, a, "open")
+			}
+		})
+	}
+	wg.Wait()
+	os.Exit(6)
+}
