@@ -19,10 +19,12 @@ type execution struct {
 	item      plan.Item
 	stopped   string // the first reason for which it was stopped
 	why       string // it waits for room: what for
+	handle    string // if the runner has told one since its start
 	observing bool
 	exited    bool
 
 	running chan string // handle; at most one
+	placed  chan string // handle, while it starts; at most one
 	ended   chan ended  // exactly one, unless abandoned
 	gone    chan struct{}
 	once    sync.Once
@@ -34,10 +36,11 @@ type ended struct {
 	stopped string
 	limit   time.Duration
 	since   time.Time // when it entered its last phase; zero: it never started
+	handle  string    // "": as on record
 }
 
 func newExecution(it plan.Item, key plan.Key, phase fulgur.Phase) *execution {
-	e := &execution{item: it, running: make(chan string, 1), ended: make(chan ended, 1), gone: make(chan struct{})}
+	e := &execution{item: it, running: make(chan string, 1), placed: make(chan string, 1), ended: make(chan ended, 1), gone: make(chan struct{})}
 	e.Key, e.Phase, e.Since = key, phase, time.Now()
 	if it.Rollout != nil {
 		e.Timeout = it.Rollout.Timeout
@@ -83,6 +86,9 @@ func (c *Controller) heard(ev Event) {
 	if e == nil || e.exited {
 		return
 	}
+	if ev.Handle != "" {
+		e.handle = ev.Handle
+	}
 	if ev.Exit == nil && (ev.Phase == fulgur.PhaseWaiting || ev.Phase == fulgur.PhaseStarting) {
 		c.stands(e, ev)
 		return
@@ -100,13 +106,19 @@ func (c *Controller) heard(ev Event) {
 	}
 	e.exited = true
 	c.free(e)
-	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e), e.Since}
+	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e), e.Since, e.handle}
 }
 
 // stands notes that an execution waits for room, or does so no more.
 func (c *Controller) stands(e *execution, ev Event) {
 	if e.Phase == fulgur.PhaseRunning {
 		return
+	}
+	if ev.Handle != "" {
+		select {
+		case e.placed <- ev.Handle:
+		default:
+		}
 	}
 	if e.Waits = ev.Phase == fulgur.PhaseWaiting; !e.Waits {
 		e.why, e.Since = "", time.Now()
@@ -229,6 +241,8 @@ func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secr
 		case handle := <-e.running:
 			c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseRunning, Runner: c.runner.Name(), Holder: c.o.Holder, Handle: handle})
 			late, due = nil, nil
+		case handle := <-e.placed:
+			c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseStarting, Handle: handle})
 		case <-due:
 			c.report(ctx, key, *late)
 			late, due = nil, nil
@@ -250,6 +264,9 @@ func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end
 	}
 	if late != nil {
 		f.report = *late
+	}
+	if end.handle != "" {
+		f.report.Handle = end.handle
 	}
 	c.enlist(ctx, f)
 }

@@ -111,7 +111,7 @@ type Started struct {
 // Event is what a runner tells of an execution.
 type Event struct {
 	Key    plan.Key
-	Handle string     // with Exit nil: what it is found by again, as Started.Handle; "": as before
+	Handle string     // with Exit nil: what it is found by again, where that is news since Started.Handle; "": as before
 	Exit   *plan.Exit // it has ended, with its whole tree
 
 	// Phase, with Exit nil, is where it stands now. "" and running: it runs. waiting:

@@ -129,7 +129,8 @@ func rank(p fulgur.Phase) int {
 }
 
 // ReportAttempt moves an attempt forward. Phases only go forward: a report of
-// an earlier or the same phase changes nothing, and the first outcome stays.
+// an earlier phase changes nothing, one of the same phase no more than the handle
+// (a Job that got another name), and the first outcome stays.
 // PhaseEnded without Retry ends the rollout: succeeded if the class is ok, else
 // failed. KindNotFound for an unknown attempt, KindInvalid for an end without
 // outcome.
@@ -188,7 +189,9 @@ func (s *Store) report(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollou
 
 // report moves an attempt of e that is there forward.
 func (b *batch) report(e *entry, aid fulgur.AttemptID, r *fulgur.AttemptReport) fulgur.Rollout {
-	if rank(r.Phase) <= rank(e.find(aid).Phase) {
+	was := e.find(aid)
+	moved := r.Phase == was.Phase && r.Phase != fulgur.PhaseEnded && r.Handle != "" && r.Handle != was.Handle
+	if rank(r.Phase) <= rank(was.Phase) && !moved {
 		return e.Rollout
 	}
 	e = e.clone()

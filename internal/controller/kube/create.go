@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
@@ -222,6 +223,7 @@ func (r *Runner) other(a *attempt, err error) (string, error) {
 	}
 	a.name = name
 	r.byName[name] = a
+	r.sendLocked(controller.Event{Key: a.key, Handle: r.place(a), Phase: a.phase, Why: a.why})
 	return name, nil
 }
 

@@ -182,7 +182,11 @@ func (r *Runner) standsLocked(a *attempt, phase fulgur.Phase, why string) {
 	a.phase, a.why = phase, why
 	a.ran = phase == fulgur.PhaseRunning
 	if news {
-		r.sendLocked(controller.Event{Key: a.key, Handle: r.handleLocked(a), Phase: phase, Why: why})
+		ev := controller.Event{Key: a.key, Phase: phase, Why: why}
+		if a.ran { // one that starts is found by its labels: not each is worth a write to the record
+			ev.Handle = r.handleLocked(a)
+		}
+		r.sendLocked(ev)
 	}
 }
 

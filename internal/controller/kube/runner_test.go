@@ -483,3 +483,29 @@ func TestIdleCostsNothing(t *testing.T) {
 		t.Errorf("%d requests in 10 s: %v", n, a.requests)
 	}
 }
+
+// The Job of an older owner keeps its name; the other name is told at once, and
+// so is on record however the attempt ends.
+func TestTheHandleFollowsTheName_CK12(t *testing.T) {
+	a := newAPI(t)
+	first := testRunner(t, a, func(o *Options) { o.Scope = "older" })
+	runnertest.Start(t, first, runnertest.Execution("a", "x"))
+	a.has(name("a"), true)
+	r := testRunner(t, a)
+	e := runnertest.Execution("a", "x")
+	runnertest.Start(t, r, e)
+	other := hashedName(r.scope, e.Key)
+	if ev := event(t, r); ev.Handle != "default/"+other || ev.Phase != fulgur.PhaseStarting || ev.Exit != nil {
+		t.Errorf("event %+v", ev)
+	}
+	a.has(other, true)
+	a.running(other)
+	if ev := event(t, r); ev.Phase != fulgur.PhaseRunning || !strings.HasPrefix(ev.Handle, "default/"+other+"/uid-") {
+		t.Errorf("event %+v", ev)
+	}
+	a.exits(other, 0)
+	runnertest.Exit(t, r, "a")
+	r.Acknowledge([]plan.Key{e.Key})
+	a.has(other, false)
+	a.has(name("a"), true)
+}
