@@ -156,6 +156,10 @@ func (x *exchange) try(ctx context.Context, limit time.Duration) (again bool, af
 		x.gone()
 		x.s.leaving.wait(tryCtx)
 	}
+	if resp.StatusCode < 200 {
+		// 101 would end HTTP for the client as well, and what is below is no status.
+		return true, 0, x.failure(ctx, tryCtx, fmt.Errorf("upstream answered with status %d, which ends no request", resp.StatusCode))
+	}
 	ctype := resp.Header.Get("Content-Type")
 	if x.emit != nil && resp.StatusCode < 300 && strings.HasPrefix(ctype, "text/event-stream") {
 		again, err := x.streamed(ctx, tryCtx, resp, func() { watch.heard(x.s.retry.Try) })

@@ -2,6 +2,7 @@ package chat_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -45,6 +46,32 @@ func TestOneGenerationAtATime(t *testing.T) {
 		res, err := s.Sample(t.Context(), samplertest.Order(ep, "hi", stream), emit)
 		if err != nil || res.Retries != 2 || most.Load() != 1 || fmt.Sprint(res.SampledIDs) != "[2]" {
 			t.Errorf("stream %t: %v, %d retries, %d generations at once", stream, err, res.Retries, most.Load())
+		}
+	}
+}
+
+// A status that ends no request is a broken answer, and is not passed on: 101 makes the
+// client's connection another protocol's, and net/http can't write what is below 100.
+func TestStatusThatIsNone(t *testing.T) {
+	for _, status := range []string{"101 Switching Protocols", "099 Odd", "000 None"} {
+		for _, stream := range []bool{false, true} {
+			s, ep, asked := upstream(t, chat.Options{Retry: sampler.Retry{Tries: 2, Backoff: time.Millisecond}}, func(w http.ResponseWriter, _ *http.Request) {
+				c, rw, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = rw.WriteString("HTTP/1.1 " + status + "\r\nContent-Type: text/event-stream\r\nContent-Length: 2\r\n\r\n{}")
+				_, _ = rw.Flush(), c.Close()
+			})
+			emit := func(call.Delta) error { return errors.New("there is nothing to pass on") }
+			if !stream {
+				emit = nil
+			}
+			res, err := s.Sample(t.Context(), samplertest.Order(ep, "hi", stream), emit)
+			if n := len(asked.take()); fulgur.KindOf(err) != fulgur.KindUpstream || n != 2 || !strings.Contains(res.Fault, "which ends no request") {
+				t.Errorf("%s, stream %t: %v, fault %q, %d tries", status, stream, err, res.Fault, n)
+			}
 		}
 	}
 }
