@@ -96,7 +96,8 @@ type tee struct {
 }
 
 func (t *tee) event(ev sse.Event) error {
-	if string(ev.Data) == "[DONE]" {
+	// What comes behind the end is no part of the answer, whether or not it was read with it.
+	if t.done || string(ev.Data) == "[DONE]" {
 		t.done = true
 		return nil
 	}

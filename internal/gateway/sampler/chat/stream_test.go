@@ -46,3 +46,18 @@ func FuzzStream(f *testing.F) {
 		}
 	})
 }
+
+// What a server sends behind [DONE] is neither shown nor on record, however it arrives.
+func TestBehindTheEnd(t *testing.T) {
+	const end = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\",\"token_ids\":[1]}]}\n\ndata: [DONE]\n\n"
+	for _, behind := range []string{"data: {\"choices\":[{\"delta\":{\"content\":\"more\"},\"token_ids\":[2]}]}\n\n", "data: {\"error\":\"late\"}\n\n", "data: no JSON\n\n"} {
+		res, shown := &call.Result{}, 0
+		tee := &tee{acc: newAccumulator(res, &call.Order{Request: &call.Request{}}), res: res, wire: Wire, emit: func(call.Delta) error { shown++; return nil }}
+		var parser sse.Parser
+		err := parser.Feed([]byte(end+behind), tee.event)
+		tee.acc.end()
+		if err != nil || shown != 1 || res.Reply.Content != "a" || len(res.SampledIDs) != 1 {
+			t.Errorf("%q: %v, %d pieces shown, %+v and %v on record", behind, err, shown, res.Reply, res.SampledIDs)
+		}
+	}
+}
