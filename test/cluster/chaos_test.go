@@ -192,7 +192,10 @@ func TestAPIServerIsAway(t *testing.T) {
 		id := fulgur.RolloutID(fmt.Sprint("r-", i))
 		inputs[id] = in(h.noted(id, "sleep 8"))
 	}
-	o := h.options(shell)
+	// As a real cluster has it: 4 s, as here, is less than nodes need to be heard again.
+	const patient = "      tolerations:\n      - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 300}\n" +
+		"      - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}\n"
+	o := h.options(strings.Replace(shell, "      containers:\n", patient+"      containers:\n", 1))
 	_, stop := h.control(o, plan.Limits{Slots: 20, Table: plan.Table{Retries: 2}})
 	h.rollouts(inputs)
 	h.until("some run", func() bool {

@@ -195,7 +195,7 @@ func TestNameIsTaken_CK12(t *testing.T) {
 	if r := h.ended("a"); r.State != fulgur.Succeeded {
 		t.Errorf("outcome %+v", *r.Outcome)
 	}
-	if a := h.attempts("a"); len(a) != 1 {
+	if a := h.attempts("a"); len(a) != 1 || !strings.Contains(a[0].Handle, "/agl-attempt-a-") {
 		t.Errorf("attempts %+v", a)
 	}
 	h.until("only the other run's Job is left", func() bool { return len(h.jobs()) == 1 })
@@ -279,10 +279,10 @@ func TestInputIsData_CK14(t *testing.T) {
 // A suspended Job waits, visibly, and runs when it is let go.
 func TestSuspendedJobWaits(t *testing.T) {
 	h := build(t)
-	h.control(h.options(strings.Replace(shell, "spec:\n  template", "spec:\n  suspend: true\n  template", 1)), plan.Limits{Start: 3 * time.Second})
+	h.control(h.options(strings.Replace(shell, "spec:\n  template", "spec:\n  suspend: true\n  template", 1)), plan.Limits{Start: 15 * time.Second}) // of which its start, later on, may need most on a busy machine
 	h.rollouts(map[fulgur.RolloutID]map[string]string{"a": in("exit 0")})
 	h.until("its Job is there", func() bool { return len(h.jobs()) == 1 })
-	time.Sleep(4 * time.Second) // longer than its start may take
+	time.Sleep(17 * time.Second) // longer than its start may take
 	if r := h.rollout("a"); r.State.Terminal() {
 		t.Fatalf("a suspended one ended: %+v", *r.Outcome)
 	}
