@@ -56,7 +56,7 @@ var layout = map[string]row{
 	"controller/grade":     {". controller/plan controller controller/sandbox", false},
 	"controller/local":     {". controller/plan controller controller/sandbox controller/grade", false},
 	"controller/container": {". controller/plan controller controller/sandbox controller/grade", false},
-	"controller/kube":      {". controller/plan controller jinja", false},
+	"controller/kube":      {". controller/plan controller controller/sandbox jinja", false},
 
 	"trainer":           {". trainer/trace trainer/sample trainer/advantage trainer/loss trainer/schedule trainer/data trainer/stats trainer/metrics audit reward engine", false},
 	"trainer/trace":     {".", true},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ func newKubernetes(_ context.Context, j controllerJob) (controller.Runner, error
 		return nil, err
 	}
 	o.Run, o.Scope, o.Log = string(j.run), kubeScope(j), j.log
+	o.Gateway = cmp.Or(j.file.Runner.AgentURL, j.url)
 	return kube.New(o)
 }
 
@@ -45,6 +47,9 @@ func kubeOptions(f *runFile) (kube.Options, error) {
 		Isolated: k.Isolation == "policy", ProbeImage: k.ProbeImage, GatewayPods: k.GatewayPods, GatewayNamespace: k.GatewayNamespace,
 		Image: f.Runner.Image, Command: config.Expand(f.Agent.Command, ""), Memory: int64(f.Runner.Limits.Memory),
 		Env: f.Agent.Input.Env, InputFile: f.Agent.Input.File,
+	}
+	if k.Relay {
+		o.RelayImage = cmp.Or(k.RelayImage, k.ProbeImage)
 	}
 	if k.Pull != "auto" {
 		o.PullPolicy = kube.PullPolicy(k.Pull)
@@ -76,6 +81,7 @@ func checkKubernetes(r *runFile) error {
 	if err != nil {
 		return nil // whoever checks the data says so
 	}
+	o.Gateway = cmp.Or(r.Runner.AgentURL, "http://gateway") // on trial any will do
 	trial, err := kube.NewTrial(o)
 	if err != nil {
 		return usageErr(err)

@@ -20,6 +20,10 @@ type Kubernetes struct {
 	Isolation string `json:"isolation" jsonschema:"enum=policy,enum=none"`
 	// The image of the probe: one with the program fulgur. With isolation: none, empty: nothing is tried.
 	ProbeImage string `json:"probe_image"`
+	// A relay beside each agent adds its key: the agent holds a placeholder. It is a sidecar (Kubernetes 1.29 or later).
+	Relay bool `json:"relay"`
+	// The relay's image: one with the program fulgur; empty: that of the probe.
+	RelayImage string `json:"relay_image"`
 	// Labels of the gateway's pods, where they run in this cluster: a policy sees pods, not Services.
 	GatewayPods map[string]string `json:"gateway_pods"`
 	// Their namespace; empty: that of the Jobs.
@@ -51,6 +55,12 @@ func (c *checker) kubernetes() {
 	}
 	if k.Isolation == "policy" && k.ProbeImage == "" {
 		c.fail("runner.kubernetes.probe_image", "missing: name an image with the program fulgur, which shows on each node that agents reach the gateway and nothing else; or write isolation: none")
+	}
+	if k.Relay && k.RelayImage == "" && k.ProbeImage == "" {
+		c.fail("runner.kubernetes.relay_image", "missing: name an image with the program fulgur, which stands beside each agent and adds its key; or leave out runner.kubernetes.relay")
+	}
+	if !k.Relay {
+		c.noEffect("runner.kubernetes.relay_image", "without runner.kubernetes.relay: true")
 	}
 	if c.f.Agent.Worker {
 		c.fail("agent.worker", "a Job runs one rollout: use runner.kind: local for workers")

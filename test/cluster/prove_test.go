@@ -14,12 +14,11 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
 )
 
-// The probe finds what can be reached where agents run. No network policy holds on
-// this cluster, whose pods share the machine's network: isolation is refused, with
-// what was reached, and what is open runs.
-func TestProve(t *testing.T) {
-	h := build(t)
-	cache, err := os.UserCacheDir() // pods have a /tmp of their own, and the rest of the machine
+// program builds fulgur where pods see it: they have a /tmp of their own, and the
+// rest of the machine.
+func program(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +34,15 @@ func TestProve(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", bin, "github.com/fulgur-rl/fulgur/cmd/fulgur").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return bin
+}
+
+// The probe finds what can be reached where agents run. No network policy holds on
+// this cluster, whose pods share the machine's network: isolation is refused, with
+// what was reached, and what is open runs.
+func TestProve(t *testing.T) {
+	h := build(t)
+	bin := program(t)
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
 			http.NotFound(w, r)

@@ -64,14 +64,22 @@ func (o *maker) build(name string, e controller.Execution) (objects, error) {
 		return objects{}, err
 	}
 	o.own(job, name, e, pod.Containers[agent].Name)
-	secure(pod)
 	secret := &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: o.Namespace, Labels: maps.Clone(job.Labels)},
 		Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{},
 	}
+	vars := e.Env
+	if o.RelayImage != "" {
+		r := throughRelay(o.Gateway, e.Env, e.Secrets)
+		if err := o.addRelay(pod, secret, r); err != nil {
+			return objects{}, err
+		}
+		vars = r.env
+	}
+	secure(pod)
 	for i := range pod.Containers {
-		env := maps.Clone(e.Env)
+		env := maps.Clone(vars)
 		if i == agent {
 			for n, v := range mapped {
 				if _, ours := env[n]; !ours {

@@ -224,3 +224,73 @@ func TestImageNames(t *testing.T) {
 		}
 	}
 }
+
+func TestRelay(t *testing.T) {
+	const gateway = "https://gw.example/base"
+	with := func(template string) *maker {
+		return builder(t, func(o *Options) {
+			o.RelayImage, o.Gateway, o.InputFile = "fulgur:1", gateway+"/", true
+			if template != "" {
+				parsed, err := ParseTemplate("job.yaml", "{apiVersion: batch/v1, kind: Job, metadata: {name: x}, spec: {template: {spec: {"+template+"}}}}")
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.Template, o.Image = parsed, ""
+			}
+		})
+	}
+	e := controller.Execution{Key: plan.Key{Rollout: "a", Attempt: "0"}, Secrets: []string{"hunter2"}, Input: json.RawMessage(`{"q":"1"}`), Env: map[string]string{
+		"OPENAI_API_KEY": "hunter2", "HEADER": "Bearer hunter2", "OPENAI_BASE_URL": gateway + "/proxy/rollout/a%2Fb/openai/v1", "OTHER": gateway + "-not", "FULGUR_ROLLOUT_ID": "a"}}
+	o, err := with(`containers: [{name: agent, image: "alpine:3"}, {name: proxy, image: "proxy:1"}]`).build("agl-rollout-a", e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := o.job.Spec.Template.Spec
+	for _, c := range pod.Containers {
+		got := map[string]string{}
+		for _, v := range c.Env {
+			if v.ValueFrom != nil {
+				t.Errorf("%s: %s comes from a Secret", c.Name, v.Name)
+			}
+			got[v.Name] = v.Value
+		}
+		for n, want := range map[string]string{"OPENAI_API_KEY": "the-relay-adds-the-key", "HEADER": "Bearer the-relay-adds-the-key",
+			"OPENAI_BASE_URL": "http://127.0.0.1:41457/proxy/rollout/a%2Fb/openai/v1", "OTHER": gateway + "-not", "FULGUR_ROLLOUT_ID": "a"} {
+			if got[n] != want {
+				t.Errorf("%s: %s is %q, want %q", c.Name, n, got[n], want)
+			}
+		}
+		for _, m := range c.VolumeMounts {
+			if m.Name == relayName {
+				t.Errorf("%s has the relay's key", c.Name)
+			}
+		}
+	}
+	relay := pod.InitContainers[0]
+	if relay.Name != relayName || relay.Image != "fulgur:1" || relay.RestartPolicy == nil || *relay.RestartPolicy != corev1.ContainerRestartPolicyAlways || relay.SecurityContext.Capabilities == nil {
+		t.Errorf("relay %+v", relay)
+	}
+	if diff := cmp.Diff([]string{"relay", "--listen", "127.0.0.1:41457", "--upstream", gateway + "/", "--key-file", "/fulgur-relay/relay-key", "--allow", "/anthropic/", "--allow", "/openai/",
+		"--allow", "/proxy/rollout/a%2Fb/openai/v1", "--allow", "/proxy/rollout/a%2Fb/openai/v1/"}, relay.Args); diff != "" {
+		t.Error(diff)
+	}
+	if string(o.secret.Data[relayKey]) != "hunter2" || len(o.secret.Data) != 2 { // and the input
+		t.Errorf("secret %v", o.secret.Data)
+	}
+	renameSecret(o.job, o.secret.Name, "other")
+	for _, v := range pod.Volumes {
+		if v.Secret.SecretName != "other" {
+			t.Errorf("volume %s is of the Secret %s", v.Name, v.Secret.SecretName)
+		}
+	}
+	for template, want := range map[string]string{
+		`hostNetwork: true, containers: [{name: agent, image: a}]`:           "hostNetwork",
+		`hostPID: true, containers: [{name: agent, image: a}]`:               "hostPID",
+		`shareProcessNamespace: true, containers: [{name: agent, image: a}]`: "shareProcessNamespace",
+		`containers: [{name: fulgur-relay, image: a}]`:                       "fulgur-relay",
+	} {
+		if _, err := with(template).build("x", e); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", template, err)
+		}
+	}
+}

@@ -27,6 +27,12 @@ type Options struct {
 	Env       map[string]string // NAME: literal, or a path such as input.question
 	InputFile bool              // the input is a file, which FULGUR_INPUT_FILE names
 
+	// RelayImage, with the program fulgur, is of a sidecar that adds the credential to
+	// what the agent asks Gateway for: the agent has a placeholder. "": the agent holds it.
+	RelayImage   string
+	RelayCommand []string // in place of the image's entry point
+	Gateway      string   // URL: what the addresses begin with that agents are given
+
 	PullPolicy corev1.PullPolicy // of the built-in template; "": Kubernetes' own rule
 
 	Grace      time.Duration // between the request to end and force, where the template says nothing; 0: 5 s
@@ -64,6 +70,12 @@ func newMaker(o Options) (*maker, error) {
 		return nil, fulgur.E(fulgur.KindInvalid, op, "no image and no template: set runner.image or runner.job_template", nil)
 	case o.Template == nil && !imageName.MatchString(o.Image):
 		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("runner.image: %q is no image's name ([registry/]name[:tag])", o.Image), nil)
+	}
+	if o.RelayImage != "" && !imageName.MatchString(o.RelayImage) {
+		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("runner.kubernetes.relay_image: %q is no image's name ([registry/]name[:tag])", o.RelayImage), nil)
+	}
+	if o.RelayImage != "" && o.Gateway == "" {
+		return nil, fulgur.E(fulgur.KindInvalid, op, "a relay needs the gateway's address: set runner.agent_url", nil)
 	}
 	for _, d := range []struct {
 		value *time.Duration

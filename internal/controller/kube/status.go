@@ -180,6 +180,9 @@ func outside(v view) *plan.Exit {
 // neverRan is the end of a pod whose agent has no end of its own.
 func neverRan(v view) *plan.Exit {
 	for _, cs := range v.pod.Status.InitContainerStatuses {
+		if cs.Name == relayName { // it is started again, and ends with the pod
+			continue
+		}
 		if t := cs.State.Terminated; t != nil && t.ExitCode != 0 {
 			return failed(plan.ReasonSpawn, fmt.Sprintf("its init container %s exited with code %d (%s)", cs.Name, t.ExitCode, t.Reason))
 		}
