@@ -9,11 +9,9 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,7 +89,7 @@ func (r *Runner) runtimeDir() string {
 // openDoor makes an attempt's relay for the variables that it would have outside,
 // and returns them as they are inside.
 func (r *Runner) openDoor(x *box, env map[string]string, secrets []string) (map[string]string, error) {
-	inside, pass := throughRelay(r.Gateway, env, secrets)
+	inside, pass := sandbox.Through(r.Gateway, env, secrets)
 	t := ticket{Upstream: r.Gateway, Pass: pass}
 	dir := r.doorOf(x.key)
 	if err := ownFolder(r.doors()); err != nil {
@@ -194,35 +192,6 @@ func (d *door) shut(ended bool) {
 	if ended {
 		_ = os.RemoveAll(d.dir)
 	}
-}
-
-// throughRelay rewrites variables for a container: addresses of the gateway
-// become the relay's, credentials a placeholder. The pass is what the relay lets
-// through for them.
-func throughRelay(gateway string, env map[string]string, secrets []string) (map[string]string, sandbox.Pass) {
-	base := strings.TrimRight(gateway, "/")
-	inside := "http://127.0.0.1:" + strconv.Itoa(sandbox.Port)
-	out, p := make(map[string]string, len(env)), sandbox.Pass{Paths: []string{"/openai/", "/anthropic/"}}
-	if len(secrets) > 0 {
-		p.Key = secrets[0]
-	}
-	for name, v := range env {
-		rest, ok := strings.CutPrefix(v, base)
-		switch {
-		case slices.Contains(secrets, v):
-			out[name] = sandbox.Placeholder
-		case ok && (rest == "" || rest[0] == '/'):
-			out[name] = inside + rest
-			if u, err := url.Parse(rest); err == nil && rest != "" {
-				path := strings.TrimRight(u.EscapedPath(), "/")
-				p.Paths = append(p.Paths, path, path+"/")
-			}
-		default:
-			out[name] = v
-		}
-	}
-	slices.Sort(p.Paths)
-	return out, p
 }
 
 // CheckProgram says whether this binary can be the first program of a container,

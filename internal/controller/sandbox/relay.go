@@ -11,6 +11,8 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,3 +195,32 @@ func (b *buffers) Get() []byte {
 }
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
+
+// Through rewrites variables for where a relay to the gateway listens at Port:
+// addresses of the gateway become the relay's, credentials a placeholder. The pass is
+// what the relay lets through for them.
+func Through(gateway string, vars map[string]string, secrets []string) (map[string]string, Pass) {
+	base := strings.TrimRight(gateway, "/")
+	inside := "http://127.0.0.1:" + strconv.Itoa(Port)
+	out, p := make(map[string]string, len(vars)), Pass{Paths: []string{"/openai/", "/anthropic/"}}
+	if len(secrets) > 0 {
+		p.Key = secrets[0]
+	}
+	for name, v := range vars {
+		rest, ok := strings.CutPrefix(v, base)
+		switch {
+		case slices.Contains(secrets, v):
+			out[name] = Placeholder
+		case ok && (rest == "" || rest[0] == '/'):
+			out[name] = inside + rest
+			if u, err := url.Parse(rest); err == nil && rest != "" {
+				path := strings.TrimRight(u.EscapedPath(), "/")
+				p.Paths = append(p.Paths, path, path+"/")
+			}
+		default:
+			out[name] = v
+		}
+	}
+	slices.Sort(p.Paths)
+	return out, p
+}

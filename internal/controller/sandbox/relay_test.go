@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // relayTo starts a relay to a handler, and returns its URL.
@@ -220,5 +222,21 @@ func TestRelayRefusesWhatIsNoGateway(t *testing.T) {
 		if _, err := NewRelay(u); err == nil {
 			t.Errorf("%q was taken", u)
 		}
+	}
+}
+
+func TestVariablesThroughTheRelay(t *testing.T) {
+	env, pass := Through("http://10.0.0.5:8080/", map[string]string{
+		"OPENAI_BASE_URL": "http://10.0.0.5:8080/proxy/rollout/a%2Fb/openai/v1", "OPENAI_API_KEY": "k", "AGL_EVENT_URL": "http://10.0.0.5:8080/api/events",
+		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here",
+	}, []string{"k"})
+	if d := cmp.Diff(map[string]string{
+		"OPENAI_BASE_URL": "http://127.0.0.1:41457/proxy/rollout/a%2Fb/openai/v1", "OPENAI_API_KEY": Placeholder, "AGL_EVENT_URL": "http://127.0.0.1:41457/api/events",
+		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here",
+	}, env); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(Pass{Key: "k", Paths: []string{"/anthropic/", "/api/events", "/api/events/", "/openai/", "/proxy/rollout/a%2Fb/openai/v1", "/proxy/rollout/a%2Fb/openai/v1/"}}, pass); d != "" {
+		t.Error(d)
 	}
 }
