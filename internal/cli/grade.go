@@ -16,8 +16,9 @@ import (
 )
 
 // gradingOf says how a run's agents' work is graded by a program; nil: it is not.
-// boxed: agents are sandboxed, so the programs are too. Neither the agents' relay nor a
-// credential is in their sandboxes; tests see nothing but the system and the copy.
+// boxed: programs of this machine are sandboxed. Neither the agents' relay nor a
+// credential is in their sandboxes; tests see nothing but the system and the copy, or
+// are in a container.
 func gradingOf(j controllerJob, boxed bool) (*grade.Options, error) {
 	f, r := j.file, j.file.Reward
 	if len(r.Command) == 0 {
@@ -37,8 +38,10 @@ func gradingOf(j controllerJob, boxed bool) (*grade.Options, error) {
 	o.Upstream = ""
 	shared := o.View.Read[1:] // runner.read
 	o.View = sandbox.View{Read: shared}
-	if g.TestBox, err = sandbox.New(o); err != nil {
-		return nil, err
+	if f.Runner.Kind == "local" {
+		if g.TestBox, err = sandbox.New(o); err != nil {
+			return nil, err
+		}
 	}
 	o.View.Read = append([]string{f.Dir}, shared...)
 	o.View.Hide, err = sandbox.Match(f.Dir, []string{"./*.db*", "./server.json", ".env"})
@@ -47,10 +50,26 @@ func gradingOf(j controllerJob, boxed bool) (*grade.Options, error) {
 		g.Box, err = sandbox.New(o)
 	}
 	if err != nil {
-		g.TestBox.Close()
+		if g.TestBox != nil {
+			g.TestBox.Close()
+		}
 		return nil, err
 	}
 	return g, nil
+}
+
+// containerGrading is gradingOf where agents are in containers: so are their tests;
+// the grader's program is sandboxed on this machine where one can be made.
+func containerGrading(j controllerJob) (*grade.Options, error) {
+	g, err := gradingOf(j, true)
+	if err != nil && fulgur.KindOf(err) == fulgur.KindUnsupported {
+		if j.say == nil { // doctor's
+			j.say = func(string, ...any) {}
+		}
+		j.say("warning: reward.command runs without a sandbox, with all rights of this user: %s", reasonOf(err))
+		return gradingOf(j, false)
+	}
+	return g, err
 }
 
 // checkGrader says whether the grader's programs and its folder are there.
@@ -64,7 +83,7 @@ func checkGrader(r *runFile) error {
 		}
 	}
 	for key, command := range map[string][]string{"reward.command": r.Reward.Command, "reward.tests": r.Reward.Tests} {
-		if len(command) == 0 || strings.Contains(command[0], "{run}") {
+		if len(command) == 0 || strings.Contains(command[0], "{run}") || key == "reward.tests" && r.Runner.Kind == "container" { // looked for in the image
 			continue
 		}
 		program := inDir(slices.Clone(command), r.Dir)[0]

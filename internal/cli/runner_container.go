@@ -11,6 +11,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/container"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 )
 
 // checkContainer asks the container program for its service, the image (which is
@@ -19,6 +20,9 @@ func checkContainer(r *runFile) error {
 	o := containerOptions(r)
 	relayed := o.Network == container.NetworkGateway
 	o.Scope, o.Network = "check", "none" // there is no gateway yet
+	if o.State = filepath.Join(r.Out, r.Run); len(r.Reward.Command) > 0 {
+		o.Grading = &grade.Options{Command: r.Reward.Command, Tests: r.Reward.Tests}
+	}
 	c, err := container.New(context.Background(), o)
 	if err != nil {
 		return usageErr(err)
@@ -38,7 +42,18 @@ func newContainer(ctx context.Context, j controllerJob) (controller.Runner, erro
 	o.Gateway = cmp.Or(j.file.Runner.AgentURL, j.url)
 	o.Command = config.Expand(o.Command, string(j.dir))
 	o.State, o.Scope, o.Log = j.dir.attempts(), scope(j.dir, j.run), j.log
-	return container.New(ctx, o)
+	var err error
+	if o.Grading, err = containerGrading(j); err != nil {
+		return nil, err
+	}
+	r, err := container.New(ctx, o)
+	if err != nil {
+		if o.Grading != nil && o.Grading.Box != nil {
+			o.Grading.Box.Close()
+		}
+		return nil, err // no nil *Runner in the interface
+	}
+	return r, nil
 }
 
 // containerOptions are what the run file says of containers.
@@ -46,7 +61,7 @@ func containerOptions(r *runFile) container.Options {
 	f, c := r.File, r.Runner.Container
 	o := container.Options{
 		Program: c.Program, Image: f.Runner.Image, Pull: c.Pull, Command: f.Agent.Command,
-		Env: f.Agent.Input.Env, Input: container.InputMode(inputMode(f.Agent.Input)), Network: c.Network, ReadOnly: c.ReadOnly, Extra: c.Options,
+		Env: f.Agent.Input.Env, Input: container.InputMode(inputMode(f.Agent.Input)), Network: c.Network, Workspace: f.Agent.Workspace, ReadOnly: c.ReadOnly, Extra: c.Options,
 		Limits: container.Limits{Memory: cmp.Or(int64(f.Runner.Limits.Memory), sandboxLimits.Memory),
 			Processes: cmp.Or(f.Runner.Limits.Processes, int(sandboxLimits.Processes)), FileSize: int64(f.Runner.Limits.FileSize),
 			CPUTime: int((time.Duration(f.Runner.Limits.CPUTime) + time.Second - 1) / time.Second), CPUs: c.CPUs},

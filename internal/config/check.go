@@ -87,7 +87,6 @@ func (c *checker) names() {
 		if !strings.HasPrefix(c.f.Server, "http://") && !strings.HasPrefix(c.f.Server, "https://") {
 			c.fail("server", "want a URL such as http://127.0.0.1:8080, got %q", c.f.Server)
 		}
-		c.noEffect("listen", "with server: the agents call the server")
 	}
 }
 
@@ -187,13 +186,17 @@ func (c *checker) reward() {
 // grader checks a grader that is a program.
 func (c *checker) grader() {
 	r := c.f.Reward
-	if k := c.f.Runner.Kind; k != "local" {
+	k := c.f.Runner.Kind
+	if k != "local" && k != "container" {
 		c.fail("reward.command", "not in this version with runner.kind: %s: use reward.builtin, or reward.from: agent", k)
 	} else if !c.f.Agent.Workspace {
 		c.fail("reward.command", "it grades what an agent leaves in its workspace, and there is none: set agent.workspace: true")
 	}
 	if r.Command[0] == "" || len(r.Tests) > 0 && r.Tests[0] == "" {
 		c.fail("reward.command", "the program's name is empty")
+	}
+	if k == "container" && slices.ContainsFunc(r.Tests, func(a string) bool { return strings.Contains(a, "{dir}") || strings.Contains(a, "{run}") }) {
+		c.fail("reward.tests", "it runs in a container, where neither {dir} nor {run} is: name what is in the image, or in reward.pristine")
 	}
 	for _, p := range r.Paths {
 		if _, err := path.Match(p, "x"); err != nil || p == "" || path.IsAbs(p) || strings.HasPrefix(path.Clean(p), "..") {

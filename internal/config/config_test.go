@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -285,7 +286,6 @@ func TestWarnings(t *testing.T) {
 		"masking what agents bring about":    {small + "outcomes: {reasons: {memory: {then: mask}}}", "run.yaml:6:22: outcomes.reasons.memory: agents can bring this about: masked, it is better for them"},
 		"paying for what agents bring about": {small + "outcomes: {reasons: {timeout: {then: 0.5}}}", "outcomes.reasons.timeout: agents can bring this about, and 0.5 is more than failing gets"},
 		"keys of another kind of runner":     {strings.Replace(small, "none", "none, image: x", 1), "runner.image: has no effect with runner.kind: local"},
-		"listen beside a server":             {small + "server: http://x\nlisten: :80", "listen: has no effect with server"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, warnings, err := Parse([]byte(c.src), "run.yaml", offered)
@@ -296,6 +296,29 @@ func TestWarnings(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", warnings, c.want)
 			}
 		})
+	}
+}
+
+func TestGradersOfOtherRunners(t *testing.T) {
+	all := maps.Clone(offered)
+	all["runner.kind"] = []string{"local", "container", "kubernetes"}
+	const head = "data: {train: t}\nagent: {command: [a], workspace: true}\n"
+	for src, want := range map[string]string{
+		"runner: {kind: kubernetes, image: i}\nreward: {command: [./grade]}":                      "reward.command: not in this version with runner.kind: kubernetes",
+		"runner: {kind: container, image: i}\nreward: {command: [./grade], tests: [\"{dir}/t\"]}": "reward.tests: it runs in a container",
+		"runner: {kind: container, image: i}\nreward: {command: [./grade], tests: [pytest]}":      "",
+	} {
+		_, warnings, err := Parse([]byte(head+src), "run.yaml", all)
+		if want == "" && (err != nil || len(warnings) > 0) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, %v", src, warnings, err)
+		}
+	}
+}
+
+// The trainer's engine listens there (docs/apart.md).
+func TestListenBesideAServer(t *testing.T) {
+	if _, warnings, err := Parse([]byte(small+"server: http://x\nlisten: :80"), "run.yaml", offered); err != nil || len(warnings) > 0 {
+		t.Errorf("%v, %v", warnings, err)
 	}
 }
 

@@ -58,7 +58,7 @@ func (c *checker) runner() {
 		"runner.read":         {"local"},
 		"runner.write":        {"local"},
 		"runner.hide":         {"local"},
-		"agent.workspace":     {"local"},
+		"agent.workspace":     {"local", "container"},
 	}
 	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox", "runner.read", "runner.write", "runner.hide", "agent.workspace"} {
 		if !slices.Contains(only[key], r.Kind) {

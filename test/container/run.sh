@@ -23,6 +23,9 @@ install() { # install PROGRAM PACKAGE...
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
+# What graders run; the tests take the system's python3 into their image.
+/usr/bin/python3 -m pytest --version >/dev/null 2>&1 || install pytest-of-the-system python3-pytest
+
 # Low: without CAP_SYS_RESOURCE no limit can be raised above the one that is there.
 files=1024 procs=4096
 

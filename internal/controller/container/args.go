@@ -19,6 +19,13 @@ type launch struct {
 	file    []byte   // the env file's text; nil: none is needed
 }
 
+// places are an attempt's files on this machine; "": it has none of that kind.
+type places struct {
+	input  string // the input's file
+	socket string // the folder of its relay's socket
+	work   string // its workspace
+}
+
 // envFileMark stands in args where the env file's name goes.
 const envFileMark = "\x00env-file"
 
@@ -27,9 +34,7 @@ const envFileMark = "\x00env-file"
 // environment, for command lines can be read by everybody (ps), and an env file
 // cannot hold a line feed. Names that the client itself may look at go by an
 // env file.
-//
-// socket is the folder of the attempt's relay; "": it has none.
-func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile, socket string) (launch, error) {
+func (r *Runner) arguments(k plan.Key, env map[string]string, at places) (launch, error) {
 	l := launch{environ: r.Environ}
 	if r.Input == InputStdin {
 		l.args = []string{"create", "--interactive", "--attach", "stdin", "--attach", "stdout", "--attach", "stderr"}
@@ -43,18 +48,12 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile, socket 
 	if r.init && r.Network != NetworkGateway { // there Inner is one
 		add("--init")
 	}
-	// The log's cap is on disk too: an agent that never stops talking fills no disk.
-	size := strconv.Itoa(max(8*r.LogCap, 4<<20))
-	if r.client.podman {
-		add("--http-proxy=false", "--log-driver", "k8s-file", "--log-opt", "max-size="+size)
-	} else {
-		add("--log-driver", "json-file", "--log-opt", "max-size="+size, "--log-opt", "max-file=2")
-	}
+	add(r.logging()...)
 	switch r.Network {
 	case NetworkGateway:
 		add("--network", r.isolated())
-		if socket != "" {
-			add("--volume", r.inner+":"+innerPath+":ro", "--volume", socket+":"+path.Dir(socketPath))
+		if at.socket != "" {
+			add("--volume", r.inner+":"+innerPath+":ro", "--volume", at.socket+":"+path.Dir(socketPath))
 		}
 	default:
 		add("--network", r.Network)
@@ -65,8 +64,11 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile, socket 
 	for _, m := range r.Mounts {
 		add("--volume", m)
 	}
-	if inputFile != "" {
-		add("--volume", inputFile+":"+inputPath+":ro")
+	if at.input != "" {
+		add("--volume", at.input+":"+inputPath+":ro")
+	}
+	if at.work != "" {
+		add("--volume", at.work+":"+workPath, "--workdir", workPath)
 	}
 	l.args = append(l.args, r.Limits.args()...)
 	if err := l.environment(env); err != nil {
@@ -74,7 +76,7 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile, socket 
 	}
 	add(r.Extra...)
 	switch {
-	case socket != "":
+	case at.socket != "":
 		add("--entrypoint", innerPath, r.Image, innerName)
 		add(r.entry...)
 	case len(r.Command) > 0:
@@ -84,6 +86,16 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, inputFile, socket 
 		add(r.Image)
 	}
 	return l, nil
+}
+
+// logging are the options of a container's log. Its cap is on disk too: an agent that
+// never stops talking fills no disk.
+func (r *Runner) logging() []string {
+	size := strconv.Itoa(max(8*r.LogCap, 4<<20))
+	if r.client.podman {
+		return []string{"--http-proxy=false", "--log-driver", "k8s-file", "--log-opt", "max-size=" + size}
+	}
+	return []string{"--log-driver", "json-file", "--log-opt", "max-size=" + size, "--log-opt", "max-file=2"}
 }
 
 // isolated is the network of a container that has the relay alone.

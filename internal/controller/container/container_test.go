@@ -216,7 +216,7 @@ func TestSecretsAreOnNoCommandLine(t *testing.T) {
 	r := runner(t, options(t))
 	e := runnertest.Execution("a", "env OPENAI_API_KEY; hang")
 	e.Env["DOCKER_HOST"] = "hidden-too" // a name that the client reads
-	l, err := r.arguments(e.Key, e.Env, "", "")
+	l, err := r.arguments(e.Key, e.Env, places{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,15 +31,21 @@ func (r *Runner) follow(x *box) {
 	if x.exit == nil {
 		exit.Tail, exit.Log = r.keepLog(x, good)
 	}
-	if x.folder != "" && (r.Keep == KeepNone || r.Keep == KeepFailures && good) {
-		if err := os.RemoveAll(x.folder); err != nil {
-			r.Log.Warn("an attempt's folder could not be removed", "folder", x.folder, "err", err)
+	if r.grader != nil && good {
+		r.take(x)
+	}
+	l := left{name: x.name}
+	if r.Keep == KeepNone || r.Keep == KeepFailures && good {
+		if r.grader != nil && good { // till its grade is on record: the next controller may have to take it again
+			l.folder = x.folder
+		} else {
+			r.tidy(x.folder)
 		}
 	}
 	r.mu.Lock()
 	delete(r.live, x.key)
 	if x.exit == nil {
-		r.kept[x.key] = x.name
+		r.kept[x.key] = l
 	}
 	r.mu.Unlock()
 	r.events <- controller.Event{Key: x.key, Exit: exit}

@@ -42,7 +42,10 @@ func (r *Runner) haveImage(ctx context.Context) error {
 	if len(r.entry) == 0 {
 		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the image %s names no program: set agent.command", r.Image), nil)
 	}
-	return r.haveProgram(ctx, r.entry[0], env)
+	if err := r.haveProgram(ctx, "agent.command", r.entry[0], env); err != nil || r.grader == nil || len(r.grader.Tests) == 0 {
+		return err
+	}
+	return r.haveProgram(ctx, "reward.tests", r.grader.Tests[0], env)
 }
 
 // pull fetches the image.
@@ -103,10 +106,10 @@ func (r *Runner) look(ctx context.Context, program string) (name string, err err
 	return name, nil
 }
 
-// haveProgram looks for the program in the image. A mount may bring it, so what is
+// haveProgram looks for a program that a key of the run file names in the image. A mount may bring it, so what is
 // below one is not looked for.
-func (r *Runner) haveProgram(ctx context.Context, program string, env []string) error {
-	const op = "look for the agent's program"
+func (r *Runner) haveProgram(ctx context.Context, key, program string, env []string) error {
+	op := "look for the program of " + key
 	name, err := r.look(ctx, program)
 	if err != nil {
 		return err
@@ -145,7 +148,7 @@ func (r *Runner) haveProgram(ctx context.Context, program string, env []string) 
 			return ctx.Err()
 		}
 	}
-	return fulgur.E(fulgur.KindNotFound, op, fmt.Sprintf("the program %q is not in the image %s: correct agent.command", program, r.Image), nil)
+	return fulgur.E(fulgur.KindNotFound, op, fmt.Sprintf("the program %q is not in the image %s: correct %s", program, r.Image, key), nil)
 }
 
 // executable reads the first header of a file's archive: that says its mode,

@@ -23,6 +23,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
@@ -57,16 +58,21 @@ type Limits struct {
 
 // Options say what to run, and how. The zero value of each but Image is good.
 type Options struct {
-	Program  string            // the client; "" and "auto": podman or docker, the first that is there
-	Image    string            // what containers are made of
-	Pull     string            // "missing" ("") gets the image if it is not there, "never" does not
-	Command  []string          // program and arguments; empty: the image's own
-	Env      map[string]string // NAME: literal, or a path such as input.question
-	Input    InputMode
-	Network  string   // "" and NetworkGateway: the gateway alone; else what --network takes
-	Gateway  string   // the gateway's URL as this process reaches it; NetworkGateway wants it
-	Mounts   []string // FOLDER:PATH or FOLDER:PATH:ro, as --volume takes them
-	Limits   Limits
+	Program string            // the client; "" and "auto": podman or docker, the first that is there
+	Image   string            // what containers are made of
+	Pull    string            // "missing" ("") gets the image if it is not there, "never" does not
+	Command []string          // program and arguments; empty: the image's own
+	Env     map[string]string // NAME: literal, or a path such as input.question
+	Input   InputMode
+	Network string   // "" and NetworkGateway: the gateway alone; else what --network takes
+	Gateway string   // the gateway's URL as this process reaches it; NetworkGateway wants it
+	Mounts  []string // FOLDER:PATH or FOLDER:PATH:ro, as --volume takes them
+	Limits  Limits
+	// Workspace gives each attempt a new empty folder, which is its working folder.
+	Workspace bool
+	// Grading says how what an agent leaves in it is graded: Tests run in a container of the
+	// same image, with no network, Command on this machine; nil: the runner grades nothing.
+	Grading  *grade.Options
 	ReadOnly bool     // the container's root cannot be written; /tmp can
 	Extra    []string // more options of `run`, such as --gpus=all
 
@@ -116,13 +122,12 @@ func (o *Options) prepare() error {
 		return fulgur.E(fulgur.KindInvalid, op, "the network gateway needs the gateway's address", nil)
 	}
 	switch o.Input {
-	case InputEnv, InputStdin:
-	case InputFile:
-		if o.State == "" {
-			return fulgur.E(fulgur.KindInvalid, op, "an input file needs a folder to be in", nil)
-		}
+	case InputEnv, InputStdin, InputFile:
 	default:
 		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("agent.input %q is none of env, file, stdin", o.Input), nil)
+	}
+	if o.State == "" && (o.Input == InputFile || o.Workspace) {
+		return fulgur.E(fulgur.KindInvalid, op, "an input file and a workspace need a folder to be in", nil)
 	}
 	for _, k := range []*Keep{&o.Keep, &o.Logs} {
 		switch *k {
@@ -176,7 +181,10 @@ func New(ctx context.Context, o Options) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{Options: o, client: c, inner: inner, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]string{}}
+	r := &Runner{Options: o, client: c, inner: inner, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]left{}}
+	if r.grader, err = grade.New(o.Grading, o.State, r.test); err != nil {
+		return nil, err
+	}
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := r.haveImage(ctx); err != nil {
 		r.end()
@@ -211,7 +219,13 @@ func fileName(k plan.Key) string {
 	return "id-" + hex.EncodeToString(sum[:12])
 }
 
-// Runner implements controller.Runner, Acknowledger, Leaver and Prover.
+// left is what an attempt that has ended still has on this machine.
+type left struct {
+	name   string // its container
+	folder string // to be removed with it; "": none
+}
+
+// Runner implements controller.Runner, Grader, Acknowledger, Leaver and Prover.
 type Runner struct {
 	Options
 	client *client
@@ -222,12 +236,13 @@ type Runner struct {
 	events chan controller.Event
 	life   context.Context // of the clients that wait; ends with Close
 	end    context.CancelFunc
+	grader *grade.Grader // nil: none
 
 	mu     sync.Mutex
 	closed bool
 	left   bool // Close ends nothing
 	live   map[plan.Key]*box
-	kept   map[plan.Key]string // ended containers whose end is not on record yet: names
+	kept   map[plan.Key]left // ended, and the end is not on record yet
 	wg     sync.WaitGroup
 }
 

@@ -95,12 +95,12 @@ func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (ex
 	if err != nil {
 		return nil, err
 	}
-	own, socket := e.Env, ""
+	own, at := e.Env, places{}
 	if r.Network == NetworkGateway {
 		if own, err = r.openDoor(x, e.Env, e.Secrets); err != nil {
 			return nil, err
 		}
-		socket = x.door.folder()
+		at.socket = x.door.folder()
 		defer func() {
 			if err != nil || exit != nil {
 				x.door.shut(true)
@@ -110,19 +110,21 @@ func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (ex
 	for name, value := range own {
 		env[name] = value
 	}
-	inputFile := ""
 	if r.Input == InputFile {
 		env["FULGUR_INPUT_FILE"] = inputPath
-		if inputFile, err = r.writeInput(x, e.Input); err != nil {
-			return nil, err
-		}
+	}
+	if r.hasFolder() {
+		x.folder = r.folderOf(e.Key)
 		defer func() {
 			if err != nil || exit != nil {
 				_ = os.RemoveAll(x.folder)
 			}
 		}()
+		if err = r.files(x.folder, e.Input, &at); err != nil {
+			return nil, err
+		}
 	}
-	l, err := r.arguments(e.Key, env, inputFile, socket)
+	l, err := r.arguments(e.Key, env, at)
 	if err != nil {
 		return nil, err
 	}
@@ -207,26 +209,38 @@ func (r *Runner) discard(name string) {
 	}
 }
 
-// writeInput writes the attempt's input file. Its folder is ours alone; the file
-// can be read by whoever the image runs as.
-func (r *Runner) writeInput(x *box, input []byte) (string, error) {
-	x.folder = filepath.Join(r.State, "attempts", fileName(x.key))
-	name := filepath.Join(x.folder, "input.json")
-	err := os.MkdirAll(filepath.Dir(x.folder), 0o700)
+// hasFolder says whether attempts have a folder on this machine.
+func (r *Runner) hasFolder() bool { return r.Input == InputFile || r.Workspace }
+
+func (r *Runner) folderOf(k plan.Key) string {
+	return filepath.Join(r.State, "attempts", fileName(k))
+}
+
+// files makes an attempt's folder, and what is to be in it. What it is in is ours
+// alone; whoever the image runs as can read the input, and write the workspace.
+func (r *Runner) files(folder string, input []byte, at *places) error {
+	err := os.MkdirAll(filepath.Dir(folder), 0o700)
 	if err == nil {
-		err = os.MkdirAll(x.folder, 0o755)
+		err = os.MkdirAll(folder, 0o755)
 	}
-	if err == nil {
-		err = os.WriteFile(name, input, 0o644)
+	if err == nil && r.Input == InputFile {
+		at.input = filepath.Join(folder, "input.json")
+		err = os.WriteFile(at.input, input, 0o644)
+	}
+	if err == nil && r.Workspace {
+		at.work = workOf(folder)
+		if err = os.MkdirAll(at.work, 0o777); err == nil {
+			err = os.Chmod(at.work, 0o777)
+		}
 	}
 	if err != nil {
 		kind := fulgur.KindForbidden
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
 			kind = fulgur.KindExhausted
 		}
-		return "", fulgur.E(kind, "", "the attempt's folder cannot be written", err)
+		return fulgur.E(kind, "", "the attempt's folder cannot be written", err)
 	}
-	return name, nil
+	return nil
 }
 
 // envFile writes an env file that nobody else can read.
@@ -327,6 +341,9 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 		}
 		x := newBox(k, r.nameOf(k))
 		x.secrets = s.credentials()
+		if r.hasFolder() {
+			x.folder = r.folderOf(k)
+		}
 		if err := r.reopenDoor(x); err != nil {
 			r.Log.Warn("a container of an earlier controller cannot be taken over", "container", x.name, "err", err)
 			dead = append(dead, s.ID)
@@ -357,17 +374,32 @@ func (r *Runner) Acknowledge(keys []plan.Key) {
 	if r.closed {
 		return // Close removes them all
 	}
-	var names []string
+	var names, folders []string
 	for _, k := range keys {
-		if name, ok := r.kept[k]; ok {
-			names = append(names, name)
+		if l, ok := r.kept[k]; ok {
+			names, folders = append(names, l.name), append(folders, l.folder)
 			delete(r.kept, k)
 		}
 	}
 	if len(names) == 0 {
 		return
 	}
-	r.wg.Go(func() { r.removeAll(names) })
+	r.wg.Go(func() {
+		r.removeAll(names)
+		r.tidy(folders...)
+	})
+}
+
+// tidy removes attempts' folders; "": there is none.
+func (r *Runner) tidy(folders ...string) {
+	for _, f := range folders {
+		if f == "" {
+			continue
+		}
+		if err := os.RemoveAll(f); err != nil {
+			r.Log.Warn("an attempt's folder could not be removed", "folder", f, "err", err)
+		}
+	}
 }
 
 func (r *Runner) removeAll(names []string) {
@@ -411,10 +443,14 @@ func (r *Runner) Close() error {
 	r.end()
 	if !r.leaving() {
 		names := make([]string, 0, len(r.kept))
-		for _, n := range r.kept {
-			names = append(names, n)
+		for _, l := range r.kept {
+			names = append(names, l.name)
+			r.tidy(l.folder)
 		}
 		r.removeAll(names)
+	}
+	if r.grader != nil {
+		r.grader.Close()
 	}
 	_ = os.Remove(r.doors()) // if it is empty
 	close(r.events)
