@@ -67,3 +67,34 @@ func TestBodiesThatDoNotArrive(t *testing.T) {
 		})
 	}
 }
+
+// A large body that keeps coming may take longer than the limit; a small one may not.
+func TestBodiesThatArriveSlowly(t *testing.T) {
+	const limit = time.Second
+	srv := httptest.NewServer(boundBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			w.WriteHeader(http.StatusRequestTimeout)
+		}
+	}), limit))
+	t.Cleanup(srv.Close)
+	for piece, status := range map[int]int{bodyShare: 200, 1000: 408} {
+		t.Run(fmt.Sprint(piece), func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", strings.TrimPrefix(srv.URL, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 3*piece)
+			for range 3 {
+				_, _ = io.WriteString(conn, strings.Repeat("x", piece)) // the answer says whether it was taken
+				time.Sleep(limit * 6 / 10)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || resp.StatusCode != status {
+				t.Errorf("%+v %v, want %d", resp, err, status)
+			}
+		})
+	}
+}
