@@ -49,6 +49,9 @@ func TestServerThatIsNotThere(t *testing.T) {
 	down := "http://" + ln.Addr().String()
 	ln.Close() // nobody listens there now
 	for _, args := range [][]string{{"train", "run.yaml"}, {"controller", "run.yaml"}, {"rollouts", "list"}} {
+		if args[0] != "rollouts" {
+			args = append(args, "--wait", "1s")
+		}
 		start(t, dir, nil, append(args, "--server", down)...).ends(soon, exitFailed, "reach "+down, "fulgur serve")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "runs", "tiny")); err == nil {
@@ -61,6 +64,16 @@ func TestServerThatIsNotThere(t *testing.T) {
 	}
 	start(t, dir, nil, "train", "run.yaml", "--server", "ftp://x").ends(soon, exitUsage)
 	start(t, dir, nil, "controller", "run.yaml").ends(soon, exitUsage, "--server")
+}
+
+// Parts that are started together come up in any order.
+func TestServerThatComesLater(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	early := start(t, tinyDir(t), nil, "controller", "run.yaml", "--server", "http://"+address, "--listen", "127.0.0.1:0")
+	early.notes("waiting up to 1m0s for the server at ")
+	start(t, t.TempDir(), nil, "serve", "--listen", address)
+	early.notes("metrics at ")
 }
 
 // TestBrokenModel: each way in which a model's folder can be broken is named.

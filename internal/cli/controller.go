@@ -22,6 +22,7 @@ import (
 
 // controllerFlags are the controller's flags.
 type controllerFlags struct {
+	wait                                         time.Duration // for the server to be there
 	file                                         runFileFlags
 	server, key, agentURL, logLevel, dir, listen string
 	slots                                        int
@@ -51,6 +52,7 @@ their relative paths are then relative to --dir.`,
 	f.file.register(c)
 	fl.StringVar(&f.server, "server", "", "URL of a running fulgur serve")
 	fl.StringVar(&f.key, "key", "", "the server's key")
+	fl.DurationVar(&f.wait, "wait", serverWait, "how long to wait for a server that is not there yet")
 	fl.StringVar(&f.agentURL, "agent-url", "", "the server's URL as agents reach it (default: --server)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fl.IntVar(&f.slots, "slots", 0, "agents of all runs together, at once (0: of one run, its own runner.slots; of several, the most that one of them has)")
@@ -91,7 +93,7 @@ func (a *app) control(c *cobra.Command, args []string, f controllerFlags) (err e
 	if f.slots < 0 {
 		return usageErr(fmt.Errorf("--slots %d: want at least 1", f.slots))
 	}
-	if err := checkServer(c.Context(), f.server, f.key); err != nil {
+	if err := a.waitServer(c.Context(), f.server, f.key, f.wait); err != nil {
 		return err
 	}
 	if f.agentURL == "" {

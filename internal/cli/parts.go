@@ -62,6 +62,30 @@ func (a *app) engineCommand() *cobra.Command {
 	return parent
 }
 
+// serverWait is how long a server is waited for that is not there yet: parts of one
+// run are started together, in any order.
+const serverWait = time.Minute
+
+// waitServer waits for a server that is not there, at most for limit, and says so
+// once. A key that it does not take, and an address that is none, are told at once.
+func (a *app) waitServer(ctx context.Context, url, key string, limit time.Duration) error {
+	end, told := time.Now().Add(limit), false
+	for {
+		err := checkServer(ctx, url, key)
+		kind := fulgur.KindOf(err)
+		if err == nil || kind != fulgur.KindUnavailable && kind != fulgur.KindTimeout || time.Now().After(end) {
+			return err
+		}
+		if !told {
+			a.say("waiting up to %s for the server at %s (start it with `fulgur serve`)", limit, url)
+			told = true
+		}
+		if !pauseFor(ctx, 500*time.Millisecond) {
+			return err
+		}
+	}
+}
+
 // checkServer says within seconds whether a server is there and takes our key.
 func checkServer(ctx context.Context, url, key string) error {
 	c, err := client.New(url, key, client.Options{RetryFor: -1})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +34,7 @@ type trainJob struct {
 	resume bool
 	server string // URL; "": gateway, store and controller run here
 	key    string
+	wait   time.Duration // for the server to be there
 
 	engine engineFlags
 }
@@ -40,6 +42,7 @@ type trainJob struct {
 func (a *app) trainCommand() *cobra.Command {
 	var flags runFileFlags
 	var server, key string
+	var wait time.Duration
 	var check, schema bool
 	var engine engineFlags
 	c := &cobra.Command{
@@ -81,13 +84,14 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 			if err != nil {
 				return err
 			}
-			j := &trainJob{app: a, file: r, dir: dir, server: server, key: key, engine: engine}
+			j := &trainJob{app: a, file: r, dir: dir, server: server, key: key, wait: wait, engine: engine}
 			return a.finish(j.run(c.Context()))
 		},
 	}
 	flags.register(c)
 	c.Flags().StringVar(&server, "server", "", "URL of a running fulgur serve (key server)")
 	c.Flags().StringVar(&key, "key", "", "the server's key")
+	c.Flags().DurationVar(&wait, "wait", serverWait, "how long to wait for a server that is not there yet")
 	c.Flags().BoolVar(&check, "check", false, "print the effective configuration and what it would start, and start nothing")
 	c.Flags().BoolVar(&schema, "schema", false, "print the run file's JSON Schema")
 	engine.register(c)
@@ -96,6 +100,7 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 
 func (a *app) resumeCommand() *cobra.Command {
 	var server, key string
+	var wait time.Duration
 	var steps int
 	var engine engineFlags
 	c := &cobra.Command{
@@ -122,13 +127,14 @@ FULGUR_KEY) is its key, --server its address if it has moved.`,
 			if server, err = resumeServer(dir, server, r.Server); err != nil {
 				return err
 			}
-			j := &trainJob{app: a, file: r, dir: dir, resume: true, server: server, key: key, engine: engine}
+			j := &trainJob{app: a, file: r, dir: dir, resume: true, server: server, key: key, wait: wait, engine: engine}
 			return a.finish(j.run(c.Context()))
 		},
 	}
 	c.Flags().IntVar(&steps, "steps", 0, "train up to this step in place of the run file's `steps`")
 	c.Flags().StringVar(&server, "server", "", "URL of the fulgur serve that has the run's record (default: the one it was trained with)")
 	c.Flags().StringVar(&key, "key", "", "the server's key")
+	c.Flags().DurationVar(&wait, "wait", serverWait, "how long to wait for a server that is not there yet")
 	engine.register(c)
 	return c
 }
@@ -265,7 +271,7 @@ func (j *trainJob) lookAtOptimizer(say func(string)) {
 // prepare looks whether the server is there, and writes the run's folder.
 func (j *trainJob) prepare(ctx context.Context) error {
 	if j.server != "" {
-		if err := checkServer(ctx, j.server, j.key); err != nil {
+		if err := j.app.waitServer(ctx, j.server, j.key, j.wait); err != nil {
 			return err
 		}
 		if err := j.checkRecord(ctx); err != nil {
