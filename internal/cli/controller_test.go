@@ -14,7 +14,7 @@ import (
 func TestControllerOfAllRuns(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("two trainings beside each other")
+		t.Skip("trains two runs: left out by -short, make test runs it")
 	}
 	server := start(t, t.TempDir(), nil, "serve", "--listen", "127.0.0.1:0", "--key", "K", "--model-dir", "builtin:calc")
 	env := []string{"FULGUR_SERVER=" + server.says("listening on "), "FULGUR_KEY=K"}

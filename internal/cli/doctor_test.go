@@ -57,7 +57,7 @@ func mustLook(t *testing.T, name string) string {
 
 func TestDoctorFindsNoWayOut(t *testing.T) {
 	if testing.Short() {
-		t.Skip("several seconds")
+		t.Skip("tries each way out: left out by -short, make test-sandbox runs it")
 	}
 	needBwrap(t)
 	cmd := exec.Command("fulgur", "doctor", "--json")

@@ -20,7 +20,7 @@ type Kubernetes struct {
 	Isolation string `json:"isolation" jsonschema:"enum=policy,enum=none"`
 	// The image of the probe: one with the program fulgur. With isolation: none, empty: nothing is tried.
 	ProbeImage string `json:"probe_image"`
-	// A relay beside each agent adds its key: the agent holds a placeholder. It is a sidecar (Kubernetes 1.29 or later).
+	// A relay beside each agent adds its key: the agent never holds it. It is a sidecar (Kubernetes 1.29 or later).
 	Relay bool `json:"relay"`
 	// The relay's image: one with the program fulgur; empty: that of the probe.
 	RelayImage string `json:"relay_image"`

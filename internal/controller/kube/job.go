@@ -16,6 +16,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 const (
@@ -71,11 +72,11 @@ func (o *maker) build(name string, e controller.Execution) (objects, error) {
 	}
 	vars := e.Env
 	if o.RelayImage != "" {
-		r := throughRelay(o.Gateway, e.Env, e.Secrets)
-		if err := o.addRelay(pod, secret, r); err != nil {
+		inside, pass := sandbox.Through(o.Gateway, e.Env, e.Secrets)
+		if err := o.addRelay(pod, secret, pass); err != nil {
 			return objects{}, err
 		}
-		vars = r.env
+		vars = inside
 	}
 	secure(pod)
 	for i := range pod.Containers {

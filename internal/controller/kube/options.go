@@ -28,7 +28,7 @@ type Options struct {
 	InputFile bool              // the input is a file, which FULGUR_INPUT_FILE names
 
 	// RelayImage, with the program fulgur, is of a sidecar that adds the credential to
-	// what the agent asks Gateway for: the agent has a placeholder. "": the agent holds it.
+	// what the agent asks Gateway for, which never holds it. "": the agent holds it.
 	RelayImage   string
 	RelayCommand []string // in place of the image's entry point
 	Gateway      string   // URL: what the addresses begin with that agents are given

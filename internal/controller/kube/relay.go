@@ -1,10 +1,8 @@
 package kube
 
 import (
-	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,46 +16,10 @@ const (
 	relayKey    = "relay-key" // in the attempt's Secret; no variable's name
 )
 
-// relayed is what a pod with a relay is made of.
-type relayed struct {
-	env   map[string]string // of the agent: addresses lead to the relay, credentials are a placeholder
-	key   string
-	paths []string // what the relay lets through
-}
-
-// throughRelay rewrites an attempt's variables. Nothing that it returns for the
-// agent holds a credential.
-func throughRelay(gateway string, env map[string]string, secrets []string) relayed {
-	base := strings.TrimRight(gateway, "/")
-	inside := "http://127.0.0.1:" + strconv.Itoa(sandbox.Port)
-	r := relayed{env: make(map[string]string, len(env)), paths: []string{"/openai/", "/anthropic/"}}
-	if len(secrets) > 0 {
-		r.key = secrets[0]
-	}
-	for name, v := range env {
-		if rest, ok := strings.CutPrefix(v, base); ok && (rest == "" || rest[0] == '/') {
-			v = inside + rest
-			if u, err := url.Parse(rest); err == nil && rest != "" {
-				path := strings.TrimRight(u.EscapedPath(), "/")
-				r.paths = append(r.paths, path, path+"/")
-			}
-		}
-		for _, s := range secrets {
-			if s != "" {
-				v = strings.ReplaceAll(v, s, sandbox.Placeholder)
-			}
-		}
-		r.env[name] = v
-	}
-	slices.Sort(r.paths)
-	r.paths = slices.Compact(r.paths)
-	return r
-}
-
 // addRelay puts the relay before a pod's other containers, as a sidecar that ends
 // with them; it alone has the key. Its error is of a pod in which that would be no
 // secret.
-func (o *maker) addRelay(pod *corev1.PodSpec, secret *corev1.Secret, r relayed) error {
+func (o *maker) addRelay(pod *corev1.PodSpec, secret *corev1.Secret, pass sandbox.Pass) error {
 	shared := func(b *bool) bool { return b != nil && *b }
 	switch {
 	case pod.HostNetwork:
@@ -72,7 +34,7 @@ func (o *maker) addRelay(pod *corev1.PodSpec, secret *corev1.Secret, r relayed) 
 	}
 	always := corev1.ContainerRestartPolicyAlways
 	args := []string{"relay", "--listen", "127.0.0.1:" + strconv.Itoa(sandbox.Port), "--upstream", o.Gateway, "--key-file", relayFolder + "/" + relayKey}
-	for _, p := range r.paths {
+	for _, p := range pass.Paths {
 		args = append(args, "--allow", p)
 	}
 	for i := range args {
@@ -89,6 +51,6 @@ func (o *maker) addRelay(pod *corev1.PodSpec, secret *corev1.Secret, r relayed) 
 	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: relayName, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 		SecretName: secret.Name, Items: []corev1.KeyToPath{{Key: relayKey, Path: relayKey}}}}})
-	secret.Data[relayKey] = []byte(r.key)
+	secret.Data[relayKey] = []byte(pass.Key)
 	return nil
 }

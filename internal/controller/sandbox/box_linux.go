@@ -153,7 +153,7 @@ func (b *Box) try() error {
 }
 
 // Env rewrites variables for a cell: addresses of the gateway become the
-// relay's, credentials a placeholder. It returns what the relay may let through
+// relay's, credentials what it replaces. It returns what the relay may let through
 // for them.
 func (b *Box) Env(vars map[string]string, secrets []string) (map[string]string, Pass) {
 	if b.relay == nil {

@@ -197,8 +197,8 @@ func (b *buffers) Get() []byte {
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
 // Through rewrites variables for where a relay to the gateway listens at Port:
-// addresses of the gateway become the relay's, credentials a placeholder. The pass is
-// what the relay lets through for them.
+// addresses of the gateway become the relay's, and secrets, wherever they stand, the
+// word that the relay replaces by the first of them. The pass is what it lets through.
 func Through(gateway string, vars map[string]string, secrets []string) (map[string]string, Pass) {
 	base := strings.TrimRight(gateway, "/")
 	inside := "http://127.0.0.1:" + strconv.Itoa(Port)
@@ -207,20 +207,21 @@ func Through(gateway string, vars map[string]string, secrets []string) (map[stri
 		p.Key = secrets[0]
 	}
 	for name, v := range vars {
-		rest, ok := strings.CutPrefix(v, base)
-		switch {
-		case slices.Contains(secrets, v):
-			out[name] = Placeholder
-		case ok && (rest == "" || rest[0] == '/'):
-			out[name] = inside + rest
+		if rest, ok := strings.CutPrefix(v, base); ok && (rest == "" || rest[0] == '/') {
+			v = inside + rest
 			if u, err := url.Parse(rest); err == nil && rest != "" {
 				path := strings.TrimRight(u.EscapedPath(), "/")
 				p.Paths = append(p.Paths, path, path+"/")
 			}
-		default:
-			out[name] = v
 		}
+		for _, s := range secrets {
+			if s != "" {
+				v = strings.ReplaceAll(v, s, Placeholder)
+			}
+		}
+		out[name] = v
 	}
 	slices.Sort(p.Paths)
+	p.Paths = slices.Compact(p.Paths)
 	return out, p
 }

@@ -227,16 +227,16 @@ func TestRelayRefusesWhatIsNoGateway(t *testing.T) {
 
 func TestVariablesThroughTheRelay(t *testing.T) {
 	env, pass := Through("http://10.0.0.5:8080/", map[string]string{
-		"OPENAI_BASE_URL": "http://10.0.0.5:8080/proxy/rollout/a%2Fb/openai/v1", "OPENAI_API_KEY": "k", "AGL_EVENT_URL": "http://10.0.0.5:8080/api/events",
-		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here",
-	}, []string{"k"})
+		"OPENAI_BASE_URL": "http://10.0.0.5:8080/proxy/rollout/a%2Fb/openai/v1", "OPENAI_API_KEY": "k-1", "AGL_EVENT_URL": "http://10.0.0.5:8080/api/events",
+		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here", "HEADER": "Bearer k-1",
+	}, []string{"k-1", ""})
 	if d := cmp.Diff(map[string]string{
 		"OPENAI_BASE_URL": "http://127.0.0.1:41457/proxy/rollout/a%2Fb/openai/v1", "OPENAI_API_KEY": Placeholder, "AGL_EVENT_URL": "http://127.0.0.1:41457/api/events",
-		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here",
+		"OTHER": "http://10.0.0.5:80801/x", "TEXT": "the key is not k here", "HEADER": "Bearer " + Placeholder,
 	}, env); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff(Pass{Key: "k", Paths: []string{"/anthropic/", "/api/events", "/api/events/", "/openai/", "/proxy/rollout/a%2Fb/openai/v1", "/proxy/rollout/a%2Fb/openai/v1/"}}, pass); d != "" {
+	if d := cmp.Diff(Pass{Key: "k-1", Paths: []string{"/anthropic/", "/api/events", "/api/events/", "/openai/", "/proxy/rollout/a%2Fb/openai/v1", "/proxy/rollout/a%2Fb/openai/v1/"}}, pass); d != "" {
 		t.Error(d)
 	}
 }
