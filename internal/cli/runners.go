@@ -114,22 +114,22 @@ func newLocalOf(f *runFile, o local.Options) (controller.Runner, error) {
 }
 
 // keep maps the run file's word to the runner's.
-func keep(s string) local.Keep {
+func keep(s string) controller.Keep {
 	if s == "failed" {
-		return local.KeepFailures
+		return controller.KeepFailures
 	}
-	return local.Keep(s)
+	return controller.Keep(s)
 }
 
 // inputMode maps the run file's ways of giving the input to the runner's.
-func inputMode(in config.Input) local.InputMode {
+func inputMode(in config.Input) controller.InputMode {
 	switch {
 	case in.File:
-		return local.InputFile
+		return controller.ByFile
 	case in.Stdin:
-		return local.InputStdin
+		return controller.ByStdin
 	}
-	return local.InputEnv
+	return controller.ByEnv
 }
 
 // scope names what a runner's executions belong to, the same after a restart.

@@ -252,7 +252,7 @@ func TestAgentRunsAndEnds(t *testing.T) {
 }
 
 func TestWithheldAnswerNeverReachesTheAgent(t *testing.T) {
-	o := local.Options{Command: []string{os.Args[0]}, State: t.TempDir(), Input: local.InputFile, Logs: local.KeepAll,
+	o := local.Options{Command: []string{os.Args[0]}, State: t.TempDir(), Input: controller.ByFile, Logs: controller.KeepAll,
 		Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do", "ALL": "input"}}
 	h := open(t).start(setup{local: o})
 	id := h.create(nil, "env ALL; file FULGUR_INPUT_FILE; exit 1")[0]

@@ -36,7 +36,7 @@ const envFileMark = "\x00env-file"
 // env file.
 func (r *Runner) arguments(k plan.Key, env map[string]string, at places) (launch, error) {
 	l := launch{environ: r.Environ}
-	if r.Input == InputStdin {
+	if r.Input == controller.ByStdin {
 		l.args = []string{"create", "--interactive", "--attach", "stdin", "--attach", "stdout", "--attach", "stderr"}
 	} else {
 		l.args = []string{"run", "--detach"}

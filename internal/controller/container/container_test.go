@@ -120,7 +120,7 @@ func TestRunner(t *testing.T) {
 	program(t)
 	make := func(t *testing.T, s runnertest.Setup) controller.Runner {
 		o := options(t)
-		o.Input = InputMode(s.Input)
+		o.Input = controller.InputMode(s.Input)
 		return runner(t, o)
 	}
 	runnertest.Run(t, runnertest.Variant{

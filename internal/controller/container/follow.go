@@ -35,7 +35,7 @@ func (r *Runner) follow(x *box) {
 		r.take(x)
 	}
 	l := left{name: x.name}
-	if r.Keep == KeepNone || r.Keep == KeepFailures && good {
+	if r.Keep == controller.KeepNone || r.Keep == controller.KeepFailures && good {
 		if r.grader != nil && good { // till its grade is on record: the next controller may have to take it again
 			l.folder = x.folder
 		} else {
@@ -174,7 +174,7 @@ func (r *Runner) pause(d time.Duration) bool {
 // keepLog reads a container's log, writes it if the policy keeps it, and returns
 // its last lines.
 func (r *Runner) keepLog(x *box, good bool) (last, path string) {
-	if good && r.Logs != KeepAll {
+	if good && r.Logs != controller.KeepAll {
 		return "", ""
 	}
 	buf := controller.NewLogBuffer(r.LogCap)
@@ -186,7 +186,7 @@ func (r *Runner) keepLog(x *box, good bool) (last, path string) {
 		return "", ""
 	}
 	last = controller.LastLines(log)
-	if r.State == "" || r.Logs == KeepNone {
+	if r.State == "" || r.Logs == controller.KeepNone {
 		return last, ""
 	}
 	path = filepath.Join(r.State, "logs", fileName(x.key)+".log")

@@ -27,26 +27,6 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
-// Keep says which files of attempts stay.
-type Keep string
-
-// The policies.
-const (
-	KeepFailures Keep = "failures" // of attempts that did not go well
-	KeepAll      Keep = "all"
-	KeepNone     Keep = "none"
-)
-
-// InputMode says how an agent gets its input beside its environment.
-type InputMode string
-
-// The input modes.
-const (
-	InputEnv   InputMode = ""      // by Options.Env alone
-	InputFile  InputMode = "file"  // as JSON in the file that FULGUR_INPUT_FILE names
-	InputStdin InputMode = "stdin" // as JSON on standard input
-)
-
 // Limits bound one container. Zero: no limit.
 type Limits struct {
 	Memory    int64   // bytes, swap included
@@ -63,7 +43,7 @@ type Options struct {
 	Pull    string            // "missing" ("") gets the image if it is not there, "never" does not
 	Command []string          // program and arguments; empty: the image's own
 	Env     map[string]string // NAME: literal, or a path such as input.question
-	Input   InputMode
+	Input   controller.InputMode
 	Network string   // "" and NetworkGateway: the gateway alone; else what --network takes
 	Gateway string   // the gateway's URL as this process reaches it; NetworkGateway wants it
 	Mounts  []string // FOLDER:PATH or FOLDER:PATH:ro, as --volume takes them
@@ -76,14 +56,14 @@ type Options struct {
 	ReadOnly bool     // the container's root cannot be written; /tmp can
 	Extra    []string // more options of `run`, such as --gpus=all
 
-	State   string        // folder for logs and inputs; "": none is written
-	Keep    Keep          // which input files; "": failures
-	Logs    Keep          // which logs become files under State/logs; "": failures
-	LogCap  int           // bytes of output kept per attempt, beginning and end; 0: 1 MiB
-	Grace   time.Duration // between SIGTERM and SIGKILL; 0: 5 s
-	Environ []string      // the client's environment; nil: os.Environ()
-	Scope   string        // what the containers belong to, such as the store's address and the run; the same after a restart
-	Log     *slog.Logger  // nil: nothing is logged
+	State   string          // folder for logs and inputs; "": none is written
+	Keep    controller.Keep // which input files; "": failures
+	Logs    controller.Keep // which logs become files under State/logs; "": failures
+	LogCap  int             // bytes of output kept per attempt, beginning and end; 0: 1 MiB
+	Grace   time.Duration   // between SIGTERM and SIGKILL; 0: 5 s
+	Environ []string        // the client's environment; nil: os.Environ()
+	Scope   string          // what the containers belong to, such as the store's address and the run; the same after a restart
+	Log     *slog.Logger    // nil: nothing is logged
 
 	unguarded bool // tests: NetworkGateway does not take the network away
 }
@@ -121,22 +101,8 @@ func (o *Options) prepare() error {
 	if o.Network == NetworkGateway && o.Gateway == "" {
 		return fulgur.E(fulgur.KindInvalid, op, "the network gateway needs the gateway's address", nil)
 	}
-	switch o.Input {
-	case InputEnv, InputStdin, InputFile:
-	default:
-		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("agent.input %q is none of env, file, stdin", o.Input), nil)
-	}
-	if o.State == "" && (o.Input == InputFile || o.Workspace) {
-		return fulgur.E(fulgur.KindInvalid, op, "an input file and a workspace need a folder to be in", nil)
-	}
-	for _, k := range []*Keep{&o.Keep, &o.Logs} {
-		switch *k {
-		case "":
-			*k = KeepFailures
-		case KeepFailures, KeepAll, KeepNone:
-		default:
-			return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("%q is none of failures, all, none", *k), nil)
-		}
+	if err := controller.CheckFiles(op, o.State, o.Input, o.Workspace, &o.Keep, &o.Logs); err != nil {
+		return err
 	}
 	for _, m := range o.Mounts {
 		from, _, ok := strings.Cut(m, ":")

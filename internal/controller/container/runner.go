@@ -110,7 +110,7 @@ func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (ex
 	for name, value := range own {
 		env[name] = value
 	}
-	if r.Input == InputFile {
+	if r.Input == controller.ByFile {
 		env["FULGUR_INPUT_FILE"] = inputPath
 	}
 	if r.hasFolder() {
@@ -136,7 +136,7 @@ func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (ex
 		defer func() { _ = os.Remove(name) }()
 		l.args[slices.Index(l.args, envFileMark)] = name
 	}
-	if r.Input == InputStdin {
+	if r.Input == controller.ByStdin {
 		x.input = e.Input
 	}
 	return r.begin(ctx, x, l)
@@ -210,7 +210,7 @@ func (r *Runner) discard(name string) {
 }
 
 // hasFolder says whether attempts have a folder on this machine.
-func (r *Runner) hasFolder() bool { return r.Input == InputFile || r.Workspace }
+func (r *Runner) hasFolder() bool { return r.Input == controller.ByFile || r.Workspace }
 
 func (r *Runner) folderOf(k plan.Key) string {
 	return filepath.Join(r.State, "attempts", fileName(k))
@@ -223,7 +223,7 @@ func (r *Runner) files(folder string, input []byte, at *places) error {
 	if err == nil {
 		err = os.MkdirAll(folder, 0o755)
 	}
-	if err == nil && r.Input == InputFile {
+	if err == nil && r.Input == controller.ByFile {
 		at.input = filepath.Join(folder, "input.json")
 		err = os.WriteFile(at.input, input, 0o644)
 	}

@@ -196,7 +196,7 @@ func (b *base) files(e controller.Execution, env map[string]string) (folder, dir
 			return fail(err)
 		}
 	}
-	if b.Input == InputFile {
+	if b.Input == controller.ByFile {
 		name := filepath.Join(folder, "input.json")
 		if err := os.WriteFile(name, e.Input, 0o600); err != nil {
 			return fail(err)
@@ -229,7 +229,7 @@ func (b *base) Grade(ctx context.Context, x controller.Grading) (controller.Grad
 
 // tidy removes an attempt's folder, if the policy does not keep it.
 func (b *base) tidy(folder string, good bool) {
-	if folder == "" || b.Keep == KeepAll || b.Keep == KeepFailures && !good {
+	if folder == "" || b.Keep == controller.KeepAll || b.Keep == controller.KeepFailures && !good {
 		return
 	}
 	if err := os.RemoveAll(folder); err != nil {
@@ -249,12 +249,12 @@ func drainInto(log *controller.LogBuffer, out *os.File, done chan struct{}) {
 
 // keepLog writes a log, if the policy keeps it, and returns its last lines.
 func (b *base) keepLog(e controller.Execution, log []byte, good bool) (tail, path string) {
-	if len(log) == 0 || good && b.Logs != KeepAll {
+	if len(log) == 0 || good && b.Logs != controller.KeepAll {
 		return "", ""
 	}
 	log = controller.Redact(log, e.Secrets)
 	tail = controller.LastLines(log)
-	if b.State == "" || b.Logs == KeepNone {
+	if b.State == "" || b.Logs == controller.KeepNone {
 		return tail, ""
 	}
 	path = filepath.Join(b.State, "logs", fileName(string(e.Key.Rollout), string(e.Key.Attempt))+".log")

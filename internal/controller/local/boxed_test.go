@@ -36,7 +36,7 @@ func sandboxed(t *testing.T, lacks runnertest.Lacks, make func(*testing.T, Optio
 	shared := t.TempDir()
 	n := func(t *testing.T, s runnertest.Setup) controller.Runner {
 		o := boxed(t, base(t), shared, sandbox.Limits{Memory: 2 << 30, Processes: 500, File: 1 << 30})
-		o.Input = InputMode(s.Input)
+		o.Input = controller.InputMode(s.Input)
 		return make(t, o)
 	}
 	lacks.Adopt, lacks.Pids = true, true
@@ -167,7 +167,7 @@ func TestSandboxedAgentCallsThroughTheRelay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.Sandbox, o.Dir, o.Logs = b, "", KeepAll
+			o.Sandbox, o.Dir, o.Logs = b, "", controller.KeepAll
 			var r controller.Runner
 			if name == "worker" {
 				o.Workers = 1

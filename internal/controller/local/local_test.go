@@ -50,7 +50,7 @@ func processes(t *testing.T, o Options) *Processes {
 func TestProcesses(t *testing.T) {
 	make := func(t *testing.T, s runnertest.Setup) controller.Runner {
 		o := options(t)
-		o.Input = InputMode(s.Input)
+		o.Input = controller.InputMode(s.Input)
 		return processes(t, o)
 	}
 	runnertest.Run(t, runnertest.Variant{
@@ -112,12 +112,12 @@ func TestInputAndFolders(t *testing.T) {
 		want []string // in the log
 		kept bool     // the attempt's folder
 	}{
-		"by file":                                  {func(o *Options) { o.Input = InputFile }, "file FULGUR_INPUT_FILE; exit 1", []string{`file {"do":"`, big}, true},
-		"by stdin":                                 {func(o *Options) { o.Input = InputStdin }, "stdin; exit 1", []string{"stdin 3", `{"do":"stdin`}, false},
-		"by stdin that nobody reads":               {func(o *Options) { o.Input = InputStdin }, "exit 1", nil, false},
+		"by file":                                  {func(o *Options) { o.Input = controller.ByFile }, "file FULGUR_INPUT_FILE; exit 1", []string{`file {"do":"`, big}, true},
+		"by stdin":                                 {func(o *Options) { o.Input = controller.ByStdin }, "stdin; exit 1", []string{"stdin 3", `{"do":"stdin`}, false},
+		"by stdin that nobody reads":               {func(o *Options) { o.Input = controller.ByStdin }, "exit 1", nil, false},
 		"a workspace is the working folder":        {func(o *Options) { o.Workspace = true }, "pwd; write x; exit 1", []string{"pwd ", "/attempts/a.0/work"}, true},
-		"a workspace of one that went well goes":   {func(o *Options) { o.Workspace, o.Logs = true, KeepAll }, "pwd; write x", []string{"pwd "}, false},
-		"a workspace that is kept":                 {func(o *Options) { o.Workspace, o.Logs, o.Keep = true, KeepAll, KeepAll }, "pwd; write x", []string{"pwd "}, true},
+		"a workspace of one that went well goes":   {func(o *Options) { o.Workspace, o.Logs = true, controller.KeepAll }, "pwd; write x", []string{"pwd "}, false},
+		"a workspace that is kept":                 {func(o *Options) { o.Workspace, o.Logs, o.Keep = true, controller.KeepAll, controller.KeepAll }, "pwd; write x", []string{"pwd "}, true},
 		"keys of ours are not passed on":           {nil, "env FULGUR_SERVER_KEY; env OTHER; env HOME; exit 1", []string{"FULGUR_SERVER_KEY=\n", "OTHER=\n", "HOME=/"}, false},
 		"the attempt's own variables are over all": {func(o *Options) { o.Environ = append(o.Environ, "FULGUR_ROLLOUT_ID=outer") }, "env FULGUR_ROLLOUT_ID; exit 1", []string{"FULGUR_ROLLOUT_ID=a\n"}, false},
 	} {
@@ -174,7 +174,7 @@ func TestNewRefuses(t *testing.T) {
 		"a program that is not there":     {Options{Command: []string{"no-such-program-4711"}}, "no-such-program-4711"},
 		"a file that is no program":       {Options{Command: []string{"./options.go"}, Dir: "."}, "executable"},
 		"a folder that is not there":      {Options{Command: []string{"true"}, Dir: "nowhere"}, "nowhere"},
-		"an input file without a folder":  {Options{Command: []string{"true"}, Input: InputFile}, "folder"},
+		"an input file without a folder":  {Options{Command: []string{"true"}, Input: controller.ByFile}, "folder"},
 		"a policy that does not exist":    {Options{Command: []string{"true"}, Keep: "some"}, "some"},
 		"an input mode that is not there": {Options{Command: []string{"true"}, Input: "pigeon"}, "pigeon"},
 	} {

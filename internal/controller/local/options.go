@@ -29,42 +29,22 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
-// Keep says which files of attempts stay.
-type Keep string
-
-// The policies.
-const (
-	KeepFailures Keep = "failures" // of attempts that did not go well
-	KeepAll      Keep = "all"
-	KeepNone     Keep = "none"
-)
-
-// InputMode says how an agent gets its input beside its environment.
-type InputMode string
-
-// The input modes.
-const (
-	InputEnv   InputMode = ""      // by Options.Env alone
-	InputFile  InputMode = "file"  // as JSON in the file that FULGUR_INPUT_FILE names
-	InputStdin InputMode = "stdin" // as JSON on standard input
-)
-
 // Options say what to run, and how. The zero value of each but Command is good.
 type Options struct {
 	Command   []string          // program and arguments
 	Dir       string            // the agents' working folder, and where a relative program is; "": the current one
 	State     string            // folder for logs, inputs and workspaces; "": none is written
 	Env       map[string]string // NAME: literal, or a path such as input.question
-	Input     InputMode
-	Workspace bool          // a fresh folder per attempt under State as the working folder
-	Keep      Keep          // which workspaces and input files; "": failures
-	Logs      Keep          // which logs become files under State/logs; "": failures. They are held in memory until the agent has ended
-	LogCap    int           // bytes of output kept per attempt, beginning and end; 0: 1 MiB
-	Grace     time.Duration // between SIGTERM and SIGKILL; 0: 5 s
-	Environ   []string      // the parent's environment; nil: os.Environ()
-	Secrets   []string      // a variable that holds one of these is not passed on
-	Scope     string        // what the agents belong to, such as the store's address and the run; the same after a restart
-	Log       *slog.Logger  // nil: nothing is logged
+	Input     controller.InputMode
+	Workspace bool            // a fresh folder per attempt under State as the working folder
+	Keep      controller.Keep // which workspaces and input files; "": failures
+	Logs      controller.Keep // which logs become files under State/logs; "": failures. They are held in memory until the agent has ended
+	LogCap    int             // bytes of output kept per attempt, beginning and end; 0: 1 MiB
+	Grace     time.Duration   // between SIGTERM and SIGKILL; 0: 5 s
+	Environ   []string        // the parent's environment; nil: os.Environ()
+	Secrets   []string        // a variable that holds one of these is not passed on
+	Scope     string          // what the agents belong to, such as the store's address and the run; the same after a restart
+	Log       *slog.Logger    // nil: nothing is logged
 
 	// Sandbox is what agents run in, and is closed with the runner; nil: nothing keeps
 	// them from what this user may do.
@@ -103,22 +83,8 @@ func (o Options) prepare() (*prepared, error) {
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return nil, fulgur.E(fulgur.KindInvalid, op, "no command: set agent.command to the program and its arguments", nil)
 	}
-	if o.State == "" && (o.Workspace || o.Input == InputFile) {
-		return nil, fulgur.E(fulgur.KindInvalid, op, "a workspace and an input file need a folder to be in", nil)
-	}
-	for _, k := range []*Keep{&o.Keep, &o.Logs} {
-		switch *k {
-		case "":
-			*k = KeepFailures
-		case KeepFailures, KeepAll, KeepNone:
-		default:
-			return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("%q is none of failures, all, none", *k), nil)
-		}
-	}
-	switch o.Input {
-	case InputEnv, InputFile, InputStdin:
-	default:
-		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("agent.input %q is none of env, file, stdin", o.Input), nil)
+	if err := controller.CheckFiles(op, o.State, o.Input, o.Workspace, &o.Keep, &o.Logs); err != nil {
+		return nil, err
 	}
 	if o.LogCap <= 0 {
 		o.LogCap = defaultLogCap

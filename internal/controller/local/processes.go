@@ -86,7 +86,7 @@ func (r *Processes) launch(x *process) (err error) {
 	own := map[string]string{markName: x.mark}
 	vars, pass := r.vars(x.e)
 	l := launch{dir: r.Dir, mark: x.mark, pass: pass}
-	if r.Workspace || r.Input == InputFile {
+	if r.Workspace || r.Input == controller.ByFile {
 		if x.folder, l.dir, err = r.files(x.e, own); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (r *Processes) launch(x *process) (err error) {
 // stdin is what the agent reads: nothing, or its input, which feed gets. Without a
 // feed it is everybody's, and not to be closed.
 func (r *Processes) stdin(input []byte) (stdin, feed *os.File, err error) {
-	if r.Input != InputStdin {
+	if r.Input != controller.ByStdin {
 		if stdin, err = r.null(); err != nil {
 			err = spawnError(os.DevNull, "", err)
 		}

@@ -67,7 +67,7 @@ func NewWorkers(o Options) (*Workers, error) {
 	switch {
 	case o.Workers < 1:
 		return nil, fulgur.E(fulgur.KindInvalid, "set up the local runner", "the number of workers (runner.slots) must be at least 1", nil)
-	case o.Input == InputStdin:
+	case o.Input == controller.ByStdin:
 		return nil, fulgur.E(fulgur.KindInvalid, "set up the local runner", "a worker's standard input is the protocol's: its input comes in each line, so set agent.input to env or file", nil)
 	case o.WorkerStart <= 0:
 		o.WorkerStart = time.Minute
@@ -140,7 +140,7 @@ func (r *Workers) prepareJob(e controller.Execution) (*job, error) {
 	}
 	j := &job{e: e, pass: pass}
 	dir := r.Dir
-	if r.Workspace || r.Input == InputFile {
+	if r.Workspace || r.Input == controller.ByFile {
 		if j.folder, dir, err = r.files(e, env); err != nil {
 			return nil, err
 		}
@@ -446,7 +446,7 @@ func (r *Workers) spawn(w *worker) (*pipes, error) {
 		}
 	}
 	l := launch{dir: r.Dir, env: env, files: [3]*os.File{files[0], files[3], files[5]}, mark: literals[markName]}
-	if r.Workspace || r.Input == InputFile { // of all its rollouts: they come after its start
+	if r.Workspace || r.Input == controller.ByFile { // of all its rollouts: they come after its start
 		l.write = []string{filepath.Join(r.State, "attempts")}
 		if err := os.MkdirAll(l.write[0], 0o700); err != nil {
 			closeAll()

@@ -32,7 +32,7 @@ func workers(t *testing.T, o Options) *Workers {
 func TestWorkers(t *testing.T) {
 	make := func(t *testing.T, s runnertest.Setup) controller.Runner {
 		o := workerOptions(t)
-		o.Input = InputMode(s.Input)
+		o.Input = controller.InputMode(s.Input)
 		return workers(t, o)
 	}
 	runnertest.Run(t, runnertest.Variant{
@@ -73,7 +73,7 @@ func TestWorkerProtocol(t *testing.T) {
 
 func TestWorkerIsUsedAgainAndReplacedAfterACrash(t *testing.T) {
 	o := workerOptions(t)
-	o.Workers, o.Logs = 1, KeepAll
+	o.Workers, o.Logs = 1, controller.KeepAll
 	r := workers(t, o)
 	dir := t.TempDir()
 	pid := func(id, then string) int {
