@@ -136,3 +136,26 @@ func AppendModels(dst []byte, models []string) []byte {
 	}
 	return append(dst, "]}"...)
 }
+
+// AppendToolCalls appends the member tool_calls, with the comma before it, as a chat
+// message has it; nothing where there is no call.
+func AppendToolCalls(dst []byte, calls []fulgur.ToolCall) []byte {
+	for i, c := range calls {
+		if i == 0 {
+			dst = append(dst, `,"tool_calls":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"id":`...)
+		dst = AppendString(dst, c.ID)
+		dst = append(dst, `,"type":"function","function":{"name":`...)
+		dst = AppendString(dst, c.Name)
+		dst = append(dst, `,"arguments":`...)
+		dst = AppendString(dst, c.Arguments)
+		dst = append(dst, "}}"...)
+		if i == len(calls)-1 {
+			dst = append(dst, ']')
+		}
+	}
+	return dst
+}

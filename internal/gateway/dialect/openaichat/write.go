@@ -90,24 +90,7 @@ func appendMessage(dst []byte, m fulgur.Message) []byte {
 		dst = append(dst, `,"reasoning_content":`...)
 		dst = chatwire.AppendString(dst, m.Reasoning)
 	}
-	for i, c := range m.ToolCalls {
-		if i == 0 {
-			dst = append(dst, `,"tool_calls":[`...)
-		} else {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, `{"id":`...)
-		dst = chatwire.AppendString(dst, c.ID)
-		dst = append(dst, `,"type":"function","function":{"name":`...)
-		dst = chatwire.AppendString(dst, c.Name)
-		dst = append(dst, `,"arguments":`...)
-		dst = chatwire.AppendString(dst, c.Arguments)
-		dst = append(dst, "}}"...)
-		if i == len(m.ToolCalls)-1 {
-			dst = append(dst, ']')
-		}
-	}
-	return append(dst, '}')
+	return append(chatwire.AppendToolCalls(dst, m.ToolCalls), '}')
 }
 
 func appendLogProbs(dst []byte, tokens []call.Token) []byte {

@@ -168,24 +168,7 @@ func appendMessage(b []byte, m *fulgur.Message) []byte {
 	field("reasoning", m.Reasoning) // what vLLM of today reads, and hands to templates under both names
 	field("tool_call_id", m.ToolCallID)
 	field("name", m.Name)
-	for i, c := range m.ToolCalls {
-		if i == 0 {
-			b = append(b, `,"tool_calls":[`...)
-		} else {
-			b = append(b, ',')
-		}
-		b = append(b, `{"id":`...)
-		b = chatwire.AppendString(b, c.ID)
-		b = append(b, `,"type":"function","function":{"name":`...)
-		b = chatwire.AppendString(b, c.Name)
-		b = append(b, `,"arguments":`...)
-		b = chatwire.AppendString(b, c.Arguments)
-		b = append(b, "}}"...)
-		if i == len(m.ToolCalls)-1 {
-			b = append(b, ']')
-		}
-	}
-	return append(b, '}')
+	return append(chatwire.AppendToolCalls(b, m.ToolCalls), '}')
 }
 
 // appendTools appends tools with the bytes of their schemas, whose order of keys

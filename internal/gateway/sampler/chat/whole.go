@@ -73,24 +73,7 @@ func (t *tee) appendMessage(b []byte) []byte {
 		b = append(b, `,"reasoning_content":`...)
 		b = chatwire.AppendString(b, reply.Reasoning)
 	}
-	for i, c := range reply.ToolCalls {
-		if i == 0 {
-			b = append(b, `,"tool_calls":[`...)
-		} else {
-			b = append(b, ',')
-		}
-		b = append(b, `{"id":`...)
-		b = chatwire.AppendString(b, c.ID)
-		b = append(b, `,"type":"function","function":{"name":`...)
-		b = chatwire.AppendString(b, c.Name)
-		b = append(b, `,"arguments":`...)
-		b = chatwire.AppendString(b, c.Arguments)
-		b = append(b, "}}"...)
-		if i == len(reply.ToolCalls)-1 {
-			b = append(b, ']')
-		}
-	}
-	return append(b, '}')
+	return append(chatwire.AppendToolCalls(b, reply.ToolCalls), '}')
 }
 
 // appendLogProbs has of a chat's tokens the log prob alone.
