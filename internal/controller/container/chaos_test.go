@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,22 +44,11 @@ func controllerProcess(db string) {
 	s, c, _, err := house(context.Background(), db)
 	if err == nil {
 		_ = os.Unsetenv("FULGUR_TEST_CONTROLLER")
-		go tellDone(s, db)
+		go runnertest.TellDone(s, "calc", db+".done")
 		err = c.Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
-}
-
-// tellDone writes FILE.done when no rollout is open any more.
-func tellDone(s *store.Store, db string) {
-	open := fulgur.RolloutQuery{Run: "calc", States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}, Limit: 1}
-	for ; ; time.Sleep(50 * time.Millisecond) {
-		if left, err := s.Rollouts(context.Background(), open); err == nil && len(left) == 0 {
-			_ = os.WriteFile(db+".done", nil, 0o600)
-			return
-		}
-	}
 }
 
 // The controller is killed at random while containers run (20 times and 300 with
@@ -101,24 +89,8 @@ func TestLongControllerIsKilledAtRandom(t *testing.T) {
 		}
 		return c
 	}
-	done := func() bool { _, err := os.Stat(db + ".done"); return err == nil }
-	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
-	c, killed := begin(), 0
-	for ; killed < kills && !done(); killed++ {
-		time.Sleep(time.Duration(1500+rng.IntN(2500)) * time.Millisecond) // the moment is the test
-		onlyOnce(t, db)
-		_ = c.Process.Kill()
-		_ = c.Wait()
-		c = begin()
-	}
-	end := time.Now().Add(5 * time.Minute)
-	for !done() && time.Now().Before(end) {
-		onlyOnce(t, db)
-		time.Sleep(300 * time.Millisecond)
-	}
-	_ = c.Process.Kill()
-	_ = c.Wait()
-	t.Logf("killed %d times", killed)
+	runnertest.Kills{Begin: begin, Times: kills, After: 1500 * time.Millisecond, Spread: 2500 * time.Millisecond, Done: db + ".done", Patience: 5 * time.Minute,
+		Look: func() { onlyOnce(t, db) }}.Run(t)
 
 	s, _, r, err := house(t.Context(), db)
 	if err != nil {
@@ -126,26 +98,7 @@ func TestLongControllerIsKilledAtRandom(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	defer func() { _ = r.Close() }()
-	again := 0
-	for _, spec := range specs {
-		r, err := s.Rollout(t.Context(), spec.ID)
-		if err != nil || r.State != fulgur.Succeeded {
-			t.Errorf("%s: %s %+v, %v", spec.ID, r.State, r.Outcome, err)
-			continue
-		}
-		attempts, err := s.Attempts(t.Context(), spec.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, a := range attempts {
-			last := i == len(attempts)-1
-			if a.Outcome == nil || last != (a.Outcome.Class == fulgur.OutcomeOK) || !last && a.Outcome.Reason != plan.ReasonLost {
-				t.Errorf("%s: attempt %s ended %+v", spec.ID, a.ID, a.Outcome)
-			}
-		}
-		again += len(attempts) - 1
-	}
-	t.Logf("%d attempts were lost and made again", again)
+	runnertest.EndedOnce(t, s, specs)
 	// The last controller was killed too; what it left, its successor removes.
 	if _, err := r.Adopt(t.Context(), nil); err != nil {
 		t.Error(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,22 +12,10 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
-	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
 	"github.com/fulgur-rl/fulgur/internal/store"
 	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 )
-
-// tellDone writes FILE.done when no rollout is open any more.
-func tellDone(s *store.Store, db string) {
-	open := fulgur.RolloutQuery{Run: "calc", States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}, Limit: 1}
-	for ; ; time.Sleep(20 * time.Millisecond) {
-		if left, err := s.Rollouts(context.Background(), open); err == nil && len(left) == 0 {
-			_ = os.WriteFile(db+".done", nil, 0o600)
-			return
-		}
-	}
-}
 
 // The controller is killed 20 times while 300 rollouts run (FULGUR_LONG; 4 times
 // and 60 without it): every rollout ends well, by one attempt; no two processes of
@@ -82,23 +69,7 @@ func chaos(t *testing.T) {
 		}
 		return c
 	}
-	done := func() bool { _, err := os.Stat(db + ".done"); return err == nil }
-	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
-	c := begin()
-	killed := 0
-	for ; killed < kills && !done(); killed++ {
-		time.Sleep(time.Duration(100+rng.IntN(600)) * time.Millisecond) // the moment is the test
-		_ = c.Process.Kill()
-		_ = c.Wait()
-		c = begin()
-	}
-	end := time.Now().Add(2 * time.Minute)
-	for !done() && time.Now().Before(end) {
-		time.Sleep(20 * time.Millisecond)
-	}
-	_ = c.Process.Kill()
-	_ = c.Wait()
-	t.Logf("killed %d times", killed)
+	runnertest.Kills{Begin: begin, Times: kills, After: 100 * time.Millisecond, Spread: 600 * time.Millisecond, Done: db + ".done", Patience: 2 * time.Minute}.Run(t)
 
 	s, ctrl, r, err := house(t.Context(), db, false, false)
 	if err != nil {
@@ -106,26 +77,7 @@ func chaos(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	defer func() { _ = r.Close() }()
-	again := 0
-	for _, spec := range specs {
-		r, err := s.Rollout(t.Context(), spec.ID)
-		if err != nil || r.State != fulgur.Succeeded {
-			t.Errorf("%s: %s %+v, %v", spec.ID, r.State, r.Outcome, err)
-			continue
-		}
-		attempts, err := s.Attempts(t.Context(), spec.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, a := range attempts {
-			last := i == len(attempts)-1
-			if a.Outcome == nil || last != (a.Outcome.Class == fulgur.OutcomeOK) || !last && a.Outcome.Reason != plan.ReasonLost {
-				t.Errorf("%s: attempt %s ended %+v", spec.ID, a.ID, a.Outcome)
-			}
-		}
-		again += len(attempts) - 1
-	}
-	t.Logf("%d attempts were lost and made again", again)
+	runnertest.EndedOnce(t, s, specs)
 	if twice, _ := filepath.Glob(filepath.Join(dir, "*.twice")); len(twice) > 0 {
 		t.Errorf("two processes at once: %v", twice)
 	}
