@@ -70,6 +70,28 @@ func (r *outside) Acknowledge(keys []plan.Key) {
 
 func (r *outside) Close() error { return nil }
 
+// outside starts a controller over the cluster; stop ends it and waits.
+func (h *house) outside(cl *cluster, o controller.Options) (r *outside, c *controller.Controller, stop func()) {
+	h.t.Helper()
+	r = &outside{c: cl, events: make(chan controller.Event, 8)}
+	o.Run, o.AgentURL, o.LeaseTTL = run, h.model.server.URL, 500*time.Millisecond
+	c, err := controller.New(o, h.store, h.model, r)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			h.t.Error(err)
+		}
+	})
+	h.t.Cleanup(stop)
+	return r, c, stop
+}
+
 // A controller that is stopped with Leave, or that loses its lease, ends nothing
 // that lives on without it: its successor goes on with the same attempt.
 func TestWhatLivesOnIsLeftToTheSuccessor(t *testing.T) {
@@ -78,21 +100,7 @@ func TestWhatLivesOnIsLeftToTheSuccessor(t *testing.T) {
 			h := open(t)
 			cl := &cluster{runs: map[plan.Key]bool{}}
 			begin := func() (*outside, func()) {
-				r := &outside{c: cl, events: make(chan controller.Event, 8)}
-				c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 2, Lost: 3}, LeaseTTL: 500 * time.Millisecond, RunWindow: -1, Leave: leave}, h.store, h.model, r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan error, 1)
-				go func() { done <- c.Run(ctx) }()
-				stop := sync.OnceFunc(func() {
-					cancel()
-					if err := <-done; err != nil {
-						t.Error(err)
-					}
-				})
-				t.Cleanup(stop)
+				r, _, stop := h.outside(cl, controller.Options{Limits: plan.Limits{Slots: 2, Lost: 3}, RunWindow: -1, Leave: leave})
 				return r, stop
 			}
 			first, stop := begin()
@@ -177,21 +185,7 @@ func TestAdoptedBeforeItsStartWasTold(t *testing.T) {
 	h := open(t)
 	cl := &cluster{runs: map[plan.Key]bool{}}
 	begin := func() (*controller.Controller, func()) {
-		r := &outside{c: cl, events: make(chan controller.Event, 8)}
-		c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 2}, LeaseTTL: 500 * time.Millisecond, RunWindow: time.Hour, Leave: true}, h.store, h.model, r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- c.Run(ctx) }()
-		stop := sync.OnceFunc(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-		t.Cleanup(stop)
+		_, c, stop := h.outside(cl, controller.Options{Limits: plan.Limits{Slots: 2}, RunWindow: time.Hour, Leave: true})
 		return c, stop
 	}
 	_, stop := begin()
