@@ -180,17 +180,17 @@ func (c *Controller) Run(ctx context.Context) error {
 				c.log.Info("another controller leads this run; standing by", "run", c.o.Run, "holder", lease.Holder)
 				told = true
 			}
-			pause(ctx, c.o.LeaseTTL/5)
+			Pause(ctx, c.o.LeaseTTL/5)
 		case ctx.Err() != nil:
 		case fulgur.KindOf(err) == fulgur.KindNotFound:
 			if !told {
 				c.log.Info("the run is not there yet; waiting for its trainer to create it", "run", c.o.Run)
 				told = true
 			}
-			pause(ctx, c.o.LeaseTTL/20)
+			Pause(ctx, c.o.LeaseTTL/20)
 		case transient(err):
 			c.log.Warn("the store does not answer; trying again", "err", err)
-			pause(ctx, time.Second)
+			Pause(ctx, time.Second)
 		default:
 			return fmt.Errorf("taking the lease of the controller: %w", err)
 		}
@@ -251,7 +251,7 @@ var errLeaseLost = fmt.Errorf("the lease is lost")
 // renew holds the lease until somebody else has it. A store that does not
 // answer gives it to nobody else: the agents go on.
 func (c *Controller) renew(ctx context.Context, lost context.CancelCauseFunc) {
-	for pause(ctx, c.o.LeaseTTL/3) {
+	for Pause(ctx, c.o.LeaseTTL/3) {
 		_, err := c.store.AcquireLease(ctx, c.o.Run, LeaseName, c.o.Holder, c.o.LeaseTTL)
 		switch {
 		case err == nil:
@@ -410,8 +410,8 @@ func (c *Controller) apply(ctx, reporting context.Context, a plan.Action) {
 // post hands f to the loop's goroutine.
 func (c *Controller) post(f func()) { c.inbox <- f }
 
-// pause waits for d, and says whether ctx still lasts.
-func pause(ctx context.Context, d time.Duration) bool {
+// Pause waits for d, and says whether ctx still lasts.
+func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -439,7 +439,7 @@ func (c *Controller) persist(ctx context.Context, what string, f func() error) e
 			return err
 		}
 		c.log.Warn("the store does not take it; trying again", "what", what, "err", err)
-		if !pause(ctx, wait) {
+		if !Pause(ctx, wait) {
 			return err
 		}
 	}

@@ -335,7 +335,7 @@ func (c *Controller) observe(ctx context.Context, e *execution, key plan.Key, be
 	if err != nil {
 		// Nothing is ended on a guess: the gateway may be what is late.
 		c.log.Warn("an attempt's activity is not known; its clocks wait", "rollout", key.Rollout, "err", err)
-		pause(ctx, time.Second)
+		Pause(ctx, time.Second)
 		c.post(func() { e.observing = false })
 		return
 	}

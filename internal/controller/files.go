@@ -1,9 +1,16 @@
 package controller
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
 // Keep says which files of attempts stay with a runner that writes some.
@@ -48,4 +55,45 @@ func CheckFiles(op, state string, input InputMode, workspace bool, policies ...*
 		}
 	}
 	return nil
+}
+
+var (
+	plainRollout = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$`)
+	plainAttempt = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`) // no dot: the last one ends the rollout's
+)
+
+// FileName is a name for an attempt's files: its ids where they are fit for one,
+// else a hash of them (v1 takes any id). No two attempts share one.
+func FileName(k plan.Key) string {
+	if plainRollout.MatchString(string(k.Rollout)) && plainAttempt.MatchString(string(k.Attempt)) {
+		return string(k.Rollout) + "." + string(k.Attempt)
+	}
+	sum := sha256.Sum256([]byte(string(k.Rollout) + "\x00" + string(k.Attempt)))
+	return "id-" + hex.EncodeToString(sum[:12])
+}
+
+// WriteLog blots secrets out of an attempt's log, writes it below state ("": it is
+// not written) if the policy keeps it, and returns its last lines; "": it is empty, or
+// that of an attempt that went well, and not kept. path is "" where nothing was written; an error
+// says why not, and names the file.
+func WriteLog(state string, policy Keep, key plan.Key, log []byte, secrets []string, good bool) (tail, path string, err error) {
+	if len(log) == 0 || good && policy != KeepAll {
+		return "", "", nil
+	}
+	log = Redact(log, secrets)
+	tail = LastLines(log)
+	if state == "" || policy == KeepNone {
+		return tail, "", nil
+	}
+	path = filepath.Join(state, "logs", FileName(key)+".log")
+	err = os.WriteFile(path, log, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+			err = os.WriteFile(path, log, 0o600)
+		}
+	}
+	if err != nil {
+		return tail, "", err
+	}
+	return tail, path, nil
 }

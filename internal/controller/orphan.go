@@ -15,7 +15,7 @@ const TrainerLease = "trainer"
 // (Agent Lightning v1's, an evaluation) has nobody to be missed.
 func (c *Controller) watchTrainer(ctx context.Context) {
 	var seen plan.Trainer
-	for pause(ctx, c.o.Orphaned/6) {
+	for Pause(ctx, c.o.Orphaned/6) {
 		lease, err := c.store.Lease(ctx, c.o.Run, TrainerLease)
 		if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound {
 			continue // nothing is ended on a guess

@@ -48,7 +48,7 @@ func (w *watcher) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			w.c.log.Warn("watching the record failed; listing it again", "err", err)
 		}
-		pause(ctx, wait)
+		Pause(ctx, wait)
 		wait = min(2*wait, 5*time.Second)
 	}
 }
@@ -102,7 +102,7 @@ func (w *watcher) step(ctx context.Context) error {
 			}
 		})
 	}
-	pause(ctx, settle)
+	Pause(ctx, settle)
 	return nil
 }
 

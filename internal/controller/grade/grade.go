@@ -6,8 +6,6 @@ package grade
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,7 +168,7 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	case <-ctx.Done():
 		return controller.Grade{}, ctx.Err()
 	}
-	dir := filepath.Join(g.state, folder(x.Key))
+	dir := filepath.Join(g.state, controller.FileName(x.Key))
 	if err := os.RemoveAll(dir); err != nil {
 		return controller.Grade{}, err
 	}
@@ -180,12 +178,6 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 		flags = nil // files beside the work are no trick
 	}
 	return controller.Grade{Reward: value, Flags: flags}, err
-}
-
-// folder is a name for an attempt's copy, whatever its ids are.
-func folder(k plan.Key) string {
-	sum := sha256.Sum256([]byte(string(k.Rollout) + "\x00" + string(k.Attempt)))
-	return hex.EncodeToString(sum[:12])
 }
 
 // graderInput is what a grader reads on its standard input.

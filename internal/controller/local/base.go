@@ -186,7 +186,7 @@ func (b *base) files(e controller.Execution, env map[string]string) (folder, dir
 		return "", "", fulgur.E(kind, "", "the attempt's folder cannot be written", err)
 	}
 	dir = b.Dir
-	folder = filepath.Join(b.State, "attempts", fileName(string(e.Key.Rollout), string(e.Key.Attempt)))
+	folder = filepath.Join(b.State, "attempts", controller.FileName(e.Key))
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fail(err)
 	}
@@ -249,24 +249,9 @@ func drainInto(log *controller.LogBuffer, out *os.File, done chan struct{}) {
 
 // keepLog writes a log, if the policy keeps it, and returns its last lines.
 func (b *base) keepLog(e controller.Execution, log []byte, good bool) (tail, path string) {
-	if len(log) == 0 || good && b.Logs != controller.KeepAll {
-		return "", ""
-	}
-	log = controller.Redact(log, e.Secrets)
-	tail = controller.LastLines(log)
-	if b.State == "" || b.Logs == controller.KeepNone {
-		return tail, ""
-	}
-	path = filepath.Join(b.State, "logs", fileName(string(e.Key.Rollout), string(e.Key.Attempt))+".log")
-	err := os.WriteFile(path, log, 0o600)
-	if errors.Is(err, os.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			err = os.WriteFile(path, log, 0o600)
-		}
-	}
+	tail, path, err := controller.WriteLog(b.State, b.Logs, e.Key, log, e.Secrets, good)
 	if err != nil {
-		b.Log.Warn("an attempt's log could not be written", "file", path, "err", err)
-		return tail, ""
+		b.Log.Warn("an attempt's log could not be written", "err", err)
 	}
 	return tail, path
 }

@@ -19,7 +19,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -186,16 +185,4 @@ func (p *prepared) merge(vars ...map[string]string) ([]string, error) {
 		}
 	}
 	return out, nil
-}
-
-var plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$`)
-
-// fileName is a name for an attempt's files: its ids where they are fit for
-// one, else a hash of them (v1 takes any id).
-func fileName(rollout, attempt string) string {
-	if plainName.MatchString(rollout) && plainName.MatchString(attempt) {
-		return rollout + "." + attempt
-	}
-	sum := sha256.Sum256([]byte(rollout + "\x00" + attempt))
-	return "id-" + hex.EncodeToString(sum[:12])
 }
