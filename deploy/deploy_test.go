@@ -141,9 +141,6 @@ func TestGatewayIsProbedAndKeepsItsRecord(t *testing.T) {
 // requests are what a request of the runner of Jobs looks like in its source.
 var requests = regexp.MustCompile(`(?:http\.Method(\w+), |path: )r\.c\.path\("([^"]+)"(\+)?(?:[\w.\[\]()]*\+"/(\w+)")?`)
 
-// removals are those that it makes in a loop over paths.
-var removals = regexp.MustCompile(`"([\w.]+)/v1/(\w+)/": `)
-
 // needed reads the rights that the runner of Jobs uses off its source.
 func needed(t *testing.T) map[string][]string {
 	t.Helper()
@@ -178,18 +175,6 @@ func needed(t *testing.T) map[string][]string {
 				if !slices.Contains(out[resource], v) {
 					out[resource] = append(out[resource], v)
 				}
-			}
-		}
-	}
-	for _, f := range files {
-		src, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range removals.FindAllStringSubmatch(string(src), -1) {
-			resource := m[1] + "/" + m[2]
-			if !slices.Contains(out[resource], "delete") {
-				out[resource] = append(out[resource], "delete")
 			}
 		}
 	}

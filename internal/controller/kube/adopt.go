@@ -176,6 +176,9 @@ func (l *lease) expired(now time.Time) bool {
 
 func (r *Runner) leaseName() string { return "fulgur-" + r.scope }
 
+// keepLease starts renew, if it has not been.
+func (r *Runner) keepLease() { r.holds.Do(func() { r.spawn(r.renew) }) }
+
 // renew holds the run's lease, and removes what runs left whose lease is over.
 func (r *Runner) renew(ctx context.Context) {
 	told := false
@@ -194,25 +197,44 @@ func (r *Runner) renew(ctx context.Context) {
 	}
 }
 
-// unlease removes a run's lease and its NetworkPolicy, which has the same name.
-func (r *Runner) unlease(ctx context.Context, name, uid string) {
-	for path, uid := range map[string]string{"coordination.k8s.io/v1/leases/": uid, "networking.k8s.io/v1/networkpolicies/": ""} {
-		err := r.c.call(ctx, http.MethodDelete, r.c.path(path+name), nil, deleteOptions(metav1.DeletePropagationBackground, uid), nil)
-		if err != nil && statusOf(err) != http.StatusNotFound && ctx.Err() == nil {
-			r.log.Info("what was left of a run could not be removed", "path", path+name, "err", err)
-		}
+// unlease removes a run's lease, as it was seen where that is said. Its
+// NetworkPolicy goes after it, as the cluster has what is left without an owner go.
+func (r *Runner) unlease(ctx context.Context, name string, seen *metav1.Preconditions) {
+	o := deleteOptions(metav1.DeletePropagationBackground, "")
+	o.Preconditions = seen
+	err := r.c.call(ctx, http.MethodDelete, r.c.path("coordination.k8s.io/v1/leases/"+name), nil, o, nil)
+	if s := statusOf(err); err != nil && s != http.StatusNotFound && s != http.StatusConflict && ctx.Err() == nil { // gone, or taken up again
+		r.log.Info("a run's lease could not be removed", "lease", name, "err", err)
 	}
 }
 
+// hold renews the run's lease, and makes the run's NetworkPolicy that lease's. A
+// lease that was gone, because somebody took this controller for dead, is another
+// when it is made again: the cluster removes the first one's policy.
 func (r *Runner) hold(ctx context.Context) error {
 	l := lease{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: metav1.ObjectMeta{Name: r.leaseName(), Labels: map[string]string{
 		labelManaged: managedBy, labelScope: r.scope, labelRun: labelValue(r.Run)}},
 		Spec: leaseSpec{LeaseDurationSeconds: int(r.Lease / time.Second), RenewTime: metav1.NowMicro()}}
-	err := r.c.call(ctx, http.MethodPatch, r.c.path("coordination.k8s.io/v1/leases/"+r.leaseName()), nil, map[string]any{"spec": l.Spec}, nil)
+	var held lease
+	err := r.c.call(ctx, http.MethodPatch, r.c.path("coordination.k8s.io/v1/leases/"+r.leaseName()), nil, map[string]any{"spec": l.Spec}, &held)
 	if statusOf(err) == http.StatusNotFound {
-		err = r.c.call(ctx, http.MethodPost, r.c.path("coordination.k8s.io/v1/leases"), nil, l, nil)
+		err = r.c.call(ctx, http.MethodPost, r.c.path("coordination.k8s.io/v1/leases"), nil, l, &held)
 	}
-	return err
+	r.mu.Lock()
+	p, of := r.wall, r.wallOf
+	r.mu.Unlock()
+	if err != nil || p == nil || of == held.Metadata.UID {
+		return err
+	}
+	if err := r.enclose(ctx, p, &held); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.wall == p {
+		r.wallOf = held.Metadata.UID
+	}
+	return nil
 }
 
 // sweep removes the Jobs of runs whose controllers are gone for longer than their
@@ -245,7 +267,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 			}
 		}
 		if len(jobs) == 0 {
-			r.unlease(ctx, l.Metadata.Name, string(l.Metadata.UID))
+			r.unlease(ctx, l.Metadata.Name, &metav1.Preconditions{UID: &l.Metadata.UID, ResourceVersion: &l.Metadata.ResourceVersion})
 		}
 	}
 	return nil

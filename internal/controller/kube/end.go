@@ -249,7 +249,7 @@ func (r *Runner) Close() error {
 	if !leave && left == 0 && r.ended() {
 		ctx, done := context.WithTimeout(context.Background(), logLimit)
 		defer done()
-		r.unlease(ctx, r.leaseName(), "")
+		r.unlease(ctx, r.leaseName(), nil)
 	}
 	utilnet.CloseIdleConnectionsFor(r.c.http.Transport)
 	close(r.events)

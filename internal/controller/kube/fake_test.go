@@ -16,6 +16,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -32,6 +33,7 @@ type api struct {
 	pods     map[string]*corev1.Pod
 	secrets  map[string]*corev1.Secret
 	leases   map[string]*lease
+	policies map[string]*networkingv1.NetworkPolicy
 	history  []change
 	moved    chan struct{} // closed at each change
 	requests []request
@@ -56,7 +58,7 @@ type request struct {
 }
 
 func newAPI(t *testing.T) *api {
-	a := &api{t: t, version: 10, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{}, secrets: map[string]*corev1.Secret{}, leases: map[string]*lease{}, moved: make(chan struct{})}
+	a := &api{t: t, version: 10, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{}, secrets: map[string]*corev1.Secret{}, leases: map[string]*lease{}, policies: map[string]*networkingv1.NetworkPolicy{}, moved: make(chan struct{})}
 	a.Server = httptest.NewServer(http.HandlerFunc(a.serve))
 	t.Cleanup(func() {
 		a.CloseClientConnections()
@@ -204,6 +206,14 @@ func (a *api) actLocked(r *http.Request, kind, name string, body []byte) (int, a
 		if err := json.Unmarshal(body, l); err != nil {
 			return refusal(400, "BadRequest", err.Error())
 		}
+		if name == "" {
+			if a.leases[l.Metadata.Name] != nil {
+				return refusal(409, "AlreadyExists", "lease "+l.Metadata.Name)
+			}
+			l.Metadata.UID = types.UID(fmt.Sprintf("lease-%d", a.version))
+		}
+		a.version++
+		l.Metadata.ResourceVersion = strconv.Itoa(a.version)
 		a.leases[l.Metadata.Name] = l
 		return 200, l
 	case "GET leases":
@@ -215,8 +225,35 @@ func (a *api) actLocked(r *http.Request, kind, name string, body []byte) (int, a
 		}
 		return 200, out
 	case "DELETE leases":
+		l := a.leases[name]
+		var o metav1.DeleteOptions
+		_ = json.Unmarshal(body, &o)
+		switch p := o.Preconditions; {
+		case l == nil:
+			return refusal(404, "NotFound", "no lease "+name)
+		case p != nil && (*p.UID != l.Metadata.UID || *p.ResourceVersion != l.Metadata.ResourceVersion):
+			return refusal(409, "Conflict", "another UID or version")
+		}
 		delete(a.leases, name)
+		maps.DeleteFunc(a.policies, func(_ string, p *networkingv1.NetworkPolicy) bool { return p.OwnerReferences[0].UID == l.Metadata.UID })
 		return 200, struct{}{}
+	case "POST networkpolicies", "PATCH networkpolicies":
+		p := &networkingv1.NetworkPolicy{}
+		if err := json.Unmarshal(body, p); err != nil {
+			return refusal(400, "BadRequest", err.Error())
+		}
+		old := a.policies[max(name, p.Name)]
+		switch {
+		case name != "" && old == nil:
+			return refusal(404, "NotFound", "no policy "+name)
+		case name != "":
+			old.Spec, old.OwnerReferences = p.Spec, p.OwnerReferences
+			return 200, old
+		case old != nil:
+			return refusal(409, "AlreadyExists", "policy "+p.Name)
+		}
+		a.policies[p.Name] = p
+		return 201, p
 	case "POST events":
 		a.events = append(a.events, string(body))
 		return 201, struct{}{}

@@ -18,6 +18,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -40,6 +42,7 @@ type Runner struct {
 	ring    chan struct{} // the outbox has
 	begun   sync.Once
 	working atomic.Bool // begin was called
+	holds   sync.Once   // renew was started
 
 	mu      sync.Mutex
 	closed  bool
@@ -50,6 +53,8 @@ type Runner struct {
 	queue   []*attempt            // to be created
 	outbox  []controller.Event
 	gate    gate
+	wall    *networkingv1.NetworkPolicy // what encloses the agents; nil: nothing
+	wallOf  types.UID                   // the lease that it is made for; "": it is not made
 }
 
 // attempt is one execution. Its fields are guarded by Runner.mu, but for those
@@ -130,7 +135,7 @@ func (r *Runner) begin(jobs, pods string) {
 		})
 		r.spawn(r.create)
 		r.spawn(r.explain)
-		r.spawn(r.renew)
+		r.keepLease()
 	})
 }
 

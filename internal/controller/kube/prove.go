@@ -107,14 +107,37 @@ func (r *Runner) isolate(ctx context.Context, u *url.URL) error {
 		r.alias = &corev1.HostAlias{IP: ips[0].Unmap().String(), Hostnames: []string{u.Hostname()}}
 	}
 	p := r.policy(u, ips)
-	err = r.c.persist(ctx, http.MethodPost, r.c.path("networking.k8s.io/v1/networkpolicies"), nil, p, nil)
-	if statusOf(err) == http.StatusConflict {
-		err = r.c.persist(ctx, http.MethodPatch, r.c.path("networking.k8s.io/v1/networkpolicies/"+p.Name), nil, map[string]any{"spec": p.Spec}, nil)
+	r.mu.Lock()
+	r.wall, r.wallOf = p, ""
+	r.mu.Unlock()
+	for err = r.hold(ctx); err != nil && broken(err) && pause(ctx, 100*time.Millisecond); {
+		err = r.hold(ctx)
 	}
 	if err != nil {
-		return fulgur.E(kindOf(err), op, "the NetworkPolicy could not be made (the controller needs the rights of docs/kubernetes.md)", err)
+		return fulgur.E(kindOf(err), op, "the NetworkPolicy, or the run's lease, which keeps it, could not be made (the controller needs the rights of docs/kubernetes.md)", err)
 	}
+	r.keepLease()
 	return nil
+}
+
+// enclose makes the NetworkPolicy, or makes the one that is there the same. It
+// belongs to the run's lease: the cluster removes what belongs to none, and not what
+// has changed its owner meanwhile, so that no other run's sweep can take it from a
+// run that comes back.
+func (r *Runner) enclose(ctx context.Context, p *networkingv1.NetworkPolicy, l *lease) error {
+	p = p.DeepCopy()
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: l.Metadata.Name, UID: l.Metadata.UID}}
+	patch := map[string]any{"metadata": map[string]any{"ownerReferences": p.OwnerReferences}, "spec": p.Spec}
+	for {
+		err := r.c.persist(ctx, http.MethodPost, r.c.path("networking.k8s.io/v1/networkpolicies"), nil, p, nil)
+		if statusOf(err) != http.StatusConflict {
+			return err
+		}
+		err = r.c.persist(ctx, http.MethodPatch, r.c.path("networking.k8s.io/v1/networkpolicies/"+p.Name), nil, patch, nil)
+		if statusOf(err) != http.StatusNotFound { // else it has gone meanwhile
+			return err
+		}
+	}
 }
 
 // policy lets the run's pods reach the gateway, and nothing in or out else.
