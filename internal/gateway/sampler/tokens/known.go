@@ -29,6 +29,7 @@ type memory struct {
 	recent   *list.List // of *attemptMemory, the most recent in front
 	count    int        // conversations
 	bytes    int
+	tools    [][]fulgur.Tool // lists of tools that conversations share
 }
 
 type attemptKey struct {
@@ -140,9 +141,12 @@ func (m *memory) add(o *call.Order, k Known) {
 	if o.Rollout == "" {
 		return
 	}
+	key := keyOf(o)
+	list, _ := m.of(key)
+	k = k.own(list)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := keyOf(o)
+	k.Tools = m.toolsLocked(k.Tools)
 	e := m.attempts[key]
 	if e == nil {
 		e = m.recent.PushFront(&attemptMemory{key: key})
@@ -170,6 +174,9 @@ func (m *memory) add(o *call.Order, k Known) {
 func (m *memory) countLocked(k Known, sign int) {
 	m.count += sign
 	n := 4*(len(k.PromptIDs)+len(k.SampledIDs)) + sizeOf(&k.Reply)
+	if tools := sizeOfTools(k.Tools); tools > maxShared {
+		n += tools
+	}
 	for i := range k.Messages {
 		n += sizeOf(&k.Messages[i])
 	}

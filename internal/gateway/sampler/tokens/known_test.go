@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"unsafe"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+	"github.com/google/go-cmp/cmp"
 )
 
 func user(s string) fulgur.Message { return fulgur.Message{Role: "user", Content: s} }
@@ -96,5 +98,51 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	if m.count != 0 || m.bytes != 0 {
 		t.Errorf("%d conversations and %d bytes are left of nothing", m.count, m.bytes)
+	}
+}
+
+// What is kept of a conversation is in memory of its own: a request's body goes with
+// its call. What turns have in common is kept once.
+func TestMemoryHoldsNoBodies(t *testing.T) {
+	m := newMemory(10, nil)
+	body := []byte(`user|hello|read|{"path":"a"}|{"name":"read"}`)
+	cut := func(from, n int) string { return unsafe.String(&body[from], n) }
+	first := fulgur.Message{Role: cut(0, 4), Content: cut(5, 5)}
+	called := fulgur.Message{Role: cut(0, 4), ToolCalls: []fulgur.ToolCall{{Name: cut(11, 4), Arguments: cut(16, 12)}}}
+	tools := []fulgur.Tool{{Name: cut(11, 4), Raw: body[29:44]}}
+	want := Known{Messages: ownMessages([]fulgur.Message{first, called}, nil), Tools: ownTools(tools)}
+	o := order("r", first)
+	m.add(o, Known{Messages: []fulgur.Message{first}, Tools: tools})
+	m.add(o, Known{Messages: []fulgur.Message{first, called}, Tools: tools})
+	m.add(order("r2", first), Known{Messages: []fulgur.Message{first, called}, Tools: tools})
+	clear(body)
+	list, _ := m.of(keyOf(o))
+	other, _ := m.of(attemptKey{"r2", "0"})
+	for _, k := range []Known{list[1], other[0]} {
+		if d := cmp.Diff(want, k); d != "" {
+			t.Error(d)
+		}
+		if &k.Tools[0] != &list[0].Tools[0] {
+			t.Error("the same tools are kept twice")
+		}
+	}
+	if unsafe.StringData(list[0].Messages[0].Content) != unsafe.StringData(list[1].Messages[0].Content) {
+		t.Error("a turn that two conversations have is kept twice")
+	}
+}
+
+// Lists of tools that are kept once are few and small; larger ones count.
+func TestMemoryOfTools(t *testing.T) {
+	m := newMemory(1000, nil)
+	for i := range 3 * sharedLists {
+		m.add(order("r", user("a")), Known{Tools: []fulgur.Tool{{Name: fmt.Sprint(i)}}})
+	}
+	if len(m.tools) != sharedLists {
+		t.Errorf("%d lists of tools are shared", len(m.tools))
+	}
+	before := m.bytes
+	m.add(order("r2", user("a")), Known{Tools: []fulgur.Tool{{Name: "large", Raw: make([]byte, maxShared+1)}}})
+	if len(m.tools) != sharedLists || m.bytes-before < maxShared {
+		t.Errorf("%d lists, %d bytes for a large one", len(m.tools), m.bytes-before)
 	}
 }

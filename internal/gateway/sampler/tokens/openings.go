@@ -48,7 +48,7 @@ func (s *openings) render(r Renderer, msgs []fulgur.Message, tools []fulgur.Tool
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.list[s.next] = opening{msgs, tools, ids[:len(ids):len(ids)], now}
+	s.list[s.next] = opening{ownMessages(msgs, nil), ownTools(tools), ids[:len(ids):len(ids)], now}
 	s.next = (s.next + 1) % maxOpenings
 	return ids, nil
 }
@@ -59,9 +59,7 @@ func sameWords(a, b []fulgur.Message) bool {
 		return false
 	}
 	for i := range a {
-		x, y := &a[i], &b[i]
-		if x.Role != y.Role || x.Content != y.Content || x.Reasoning != y.Reasoning || x.ToolCallID != y.ToolCallID || x.Name != y.Name ||
-			len(x.ToolCalls)+len(y.ToolCalls) > 0 {
+		if len(a[i].ToolCalls) > 0 || !equal(&a[i], &b[i]) {
 			return false
 		}
 	}
