@@ -177,6 +177,38 @@ func TestFolderThatCannotBeMade(t *testing.T) {
 	start(t, dir, nil, "serve", "--run", "nothing").ends(soon, exitFailed, "no run is there")
 }
 
+// A run that is refused before its first rollout leaves nothing, so that the next
+// start has its name.
+func TestRunThatNeverBegan(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	for name, c := range map[string]struct{ set, says string }{
+		"its agent is not built":              {"agent.build=[false]", "build the agent"},
+		"its address is taken":                {"listen=" + ln.Addr().String(), "the address is taken"},
+		"its engine cannot do what it asks":   {"sampling.temperature=0.5", "temperature"},
+		"its agents do not reach the gateway": {"runner={kind: local, sandbox: bubblewrap, agent_url: 'http://127.0.0.1:1'}", "gateway"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if strings.Contains(c.set, "bubblewrap") {
+				needBwrap(t)
+			}
+			dir := tinyDir(t)
+			p := start(t, dir, nil, "train", "run.yaml", "--set", c.set)
+			if code := p.wait(soon); code == exitOK || !strings.Contains(p.err.String(), c.says) {
+				t.Fatalf("exit code %d, and it does not say %q", code, c.says)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "runs", "tiny")); err == nil {
+				t.Error("a run that never began left its folder behind")
+			}
+		})
+	}
+}
+
 // TestRunThatIsRunning: a second process never touches a run at work, and looks
 // at its record through the first.
 func TestRunThatIsRunning(t *testing.T) {

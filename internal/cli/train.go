@@ -35,6 +35,7 @@ type trainJob struct {
 	server string // URL; "": gateway, store and controller run here
 	key    string
 	wait   time.Duration // for the server to be there
+	began  bool          // the trainer has checked all, and starts rollouts
 
 	engine engineFlags
 }
@@ -190,8 +191,8 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 		m.goOn(j.dir)
 	}
 	defer func() {
-		if err != nil && !j.resume {
-			_ = os.Remove(string(j.dir)) // of a run that never began: an empty folder
+		if err != nil && !j.resume && !j.began { // there is nothing to resume: nothing stays
+			err = errors.Join(err, os.RemoveAll(string(j.dir)))
 		}
 	}()
 	data, err := readData(j.file)
@@ -240,11 +241,17 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	w.hooks = &hooks{ctx: ctx, stop: stop, file: j.file, dir: j.dir, warn: w.say}
+	opts.Observer = func(e trainer.Event) {
+		if _, ok := e.(trainer.Started); ok {
+			j.began = true
+		}
+		w.observe(e)
+	}
 	var res trainer.Result
 	if j.server == "" {
-		res, err = j.together(ctx, eng, rend, opts, w, m, log)
+		res, err = j.together(ctx, eng, rend, opts, w.say, m, log)
 	} else {
-		res, err = j.apart(ctx, eng, opts, w, log)
+		res, err = j.apart(ctx, eng, opts, log)
 	}
 	if err != nil && !res.Interrupted {
 		return result{}, err
@@ -291,7 +298,7 @@ func (j *trainJob) prepare(ctx context.Context) error {
 }
 
 // together runs everything in this process.
-func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *render.Renderer, opts trainer.Options, w *watcher, m *meter, log *slog.Logger) (_ trainer.Result, err error) {
+func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *render.Renderer, opts trainer.Options, say func(string), m *meter, log *slog.Logger) (_ trainer.Result, err error) {
 	info, err := eng.Info(ctx)
 	if err != nil {
 		return trainer.Result{}, err
@@ -316,7 +323,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 		return trainer.Result{}, err
 	}
 	stopAgents, err := j.app.startController(ctx, controllerJob{
-		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m, holder: soleHolder, registry: s.registry, tell: w.say,
+		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m, holder: soleHolder, registry: s.registry, tell: say,
 	})
 	if err != nil {
 		return trainer.Result{}, err
@@ -328,7 +335,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 		return trainer.Result{}, err
 	}
 	opts.Sinks = []metrics.Sink{gauges}
-	opts.Store, opts.Gate, opts.Observer = s.store, s.gateway, w.observe
+	opts.Store, opts.Gate = s.store, s.gateway
 	if err := registerModels(ctx, s.store, opts, j.file.File); err != nil {
 		return trainer.Result{}, err
 	}
@@ -336,7 +343,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 }
 
 // apart runs the trainer and its engine here, against a server.
-func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer.Options, w *watcher, log *slog.Logger) (_ trainer.Result, err error) {
+func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer.Options, log *slog.Logger) (_ trainer.Result, err error) {
 	c, err := client.New(j.server, j.key, client.Options{})
 	if err != nil {
 		return trainer.Result{}, usageErr(err)
@@ -352,7 +359,7 @@ func (j *trainJob) apart(ctx context.Context, eng *embedded.Engine, opts trainer
 	}
 	defer func() { err = errors.Join(err, l.close(context.WithoutCancel(ctx))) }()
 	opts.Engine = served{Freezer: eng, url: l.url + "/v1", key: tokenKey}
-	opts.Store, opts.Gate, opts.Observer = c, c, w.observe
+	opts.Store, opts.Gate = c, c
 	if err := registerModels(ctx, c, opts, j.file.File); err != nil {
 		return trainer.Result{}, err
 	}
