@@ -71,10 +71,12 @@ func (a Audit) apply(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call, r
 	default:
 		return reward
 	}
-	if line.Masked != "" || line.Reward == nil {
+	switch line.Masked {
+	case "", maskNotFinite, maskRange: // what it was worth before is no matter any more
+	default:
 		return reward
 	}
-	line.Reward, line.Why = &value, "a shortcut was found: "+audit.Flagged(line.Audit)[0]
+	line.Reward, line.Masked, line.Why = &value, "", "a shortcut was found: "+audit.Flagged(line.Audit)[0]
 	if r.LastAttempt == "" || r.Reward != nil && *r.Reward == value {
 		return nil
 	}

@@ -36,6 +36,10 @@ func TestAuditStandsBetweenGraderAndAdvantage(t *testing.T) {
 	if *zeroed.line.Reward != 0 || zeroed.line.Masked != "" || reward == nil || reward.Value != 0 || reward.Source != "audit" {
 		t.Errorf("zeroed: %+v, %+v", zeroed.line, reward)
 	}
+	tr.o.Grader = given(1e300) // a reward beyond all measure is no way around what follows
+	if e, _ := finish("wget https://example.org/fix.patch"); e.line.Masked != "" || e.line.Reward == nil || *e.line.Reward != 0 {
+		t.Errorf("zeroed, and graded out of range: %+v", e.line)
+	}
 	got := audited([]RolloutLine{honest.line, masked.line, zeroed.line})
 	if got["audit/git_history"] != 1 || got["audit/download"] != 1 || got["audit/action_mask"] != 1 || got["audit/action_zero"] != 1 || len(got) != 4 {
 		t.Errorf("counted %v", got)

@@ -111,28 +111,29 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 		if line.Class == fulgur.OutcomeAgent {
 			line.Why = "the configured reward of an agent failure"
 		}
-	case t.o.Grader == nil && r.Reward != nil:
-		v := *r.Reward
-		line.Reward, line.Why = &v, "reported by the agent"
-		if t.o.Graded {
-			line.Why = "graded by reward.command"
-		}
-	case t.o.Graded && line.Class == fulgur.OutcomeOK:
-		line.Masked, line.Why = maskGrader, "reward.command gave no reward"
-		return nil
-	case t.o.Grader == nil:
-		v := 0.0
-		if t.o.AgentFailure != nil {
-			v = *t.o.AgentFailure
-		}
-		line.Reward, line.Why = &v, whyNoReward
-	default:
+	case t.o.Grader != nil:
 		v, why, err := t.o.Grader.Grade(r.Input, calls)
 		if err != nil {
 			line.Masked, line.Why = maskGrader, err.Error()
 			return nil
 		}
 		line.Reward, line.Why = &v, why
+	case r.Reward != nil && (line.Class != fulgur.OutcomeAgent || usable(*r.Reward)):
+		v := *r.Reward
+		line.Reward, line.Why = &v, "reported by the agent"
+		if t.o.Graded {
+			line.Why = "graded by reward.command"
+		}
+	case line.Class == fulgur.OutcomeAgent: // whatever it has posted
+		line.Reward, line.Why = t.failure(), whyFailed
+	case line.Class == fulgur.OutcomeInfrastructure:
+		line.Masked, line.Why = maskInfrastructure, "there is nothing that it could be graded by"
+		return nil
+	case t.o.Graded:
+		line.Masked, line.Why = maskGrader, "reward.command gave no reward"
+		return nil
+	default:
+		line.Reward, line.Why = t.failure(), whyNoReward
 	}
 	switch v := *line.Reward; {
 	case !finite(v):
@@ -142,10 +143,19 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 		line.Reward, line.Masked, line.Why = nil, maskRange, fmt.Sprintf("the reward %g is beyond ±%g (%s)", v, mostReward, line.Why)
 		return nil
 	}
-	if t.o.Grader == nil && r.Reward != nil || r.Reward != nil && *r.Reward == *line.Reward || r.LastAttempt == "" {
+	if r.Reward != nil && *r.Reward == *line.Reward || r.LastAttempt == "" {
 		return nil
 	}
 	return &fulgur.Reward{AttemptKey: fulgur.AttemptKey{Rollout: r.ID, Attempt: r.LastAttempt}, Value: *line.Reward, Source: "grader"}
+}
+
+// failure is the reward of a rollout that has none and is not masked for it.
+func (t *trainer) failure() *float64 {
+	v := 0.0
+	if t.o.AgentFailure != nil {
+		v = *t.o.AgentFailure
+	}
+	return &v
 }
 
 // follow says what an outcome counts for. What a run makes of outcomes in

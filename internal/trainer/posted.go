@@ -6,14 +6,18 @@ import (
 	"github.com/fulgur-rl/fulgur"
 )
 
+// Why a rollout has the reward of a failure.
 const (
+	whyFailed   = "the agent failed, and nothing grades what it left"
 	whyNoReward = "the agent reported no reward"
 	whyNoNumber = "the reward that the agent reported is no finite number"
 )
 
-// posted masks a rollout whose agent has reported a reward that is no finite
-// number (NaN, infinite, a text): that is not the same as none, and 0 would
-// teach the policy that it had failed. It returns what is to be put on record.
+// posted masks a rollout that went well, and whose agent has reported a reward
+// that is no finite number (NaN, infinite, a text): that is not the same as none,
+// and 0 would teach the policy that it had failed. One that failed counts as a
+// failure all the same, or posting nonsense would be the way out. It returns what
+// is to be put on record.
 func (t *trainer) posted(ctx context.Context, e *ended, reward *fulgur.Reward) (*fulgur.Reward, error) {
 	st, ok := t.o.Store.(events)
 	if !ok || e.line.Why != whyNoReward || e.masked() {
