@@ -217,8 +217,8 @@ var heads = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 // exchange writes a request and reads the head of its answer.
 func (w *wire) exchange(req *http.Request) (resp *http.Response, unsent chan error, err error) {
 	unsent, err = w.send(req)
-	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.WroteRequest != nil {
-		trace.WroteRequest(httptrace.WroteRequestInfo{Err: err})
+	if unsent == nil {
+		wrote(req, err)
 	}
 	// Where it could not be written whole, the server may have said why.
 	w.left = maxHead
@@ -232,6 +232,13 @@ func (w *wire) exchange(req *http.Request) (resp *http.Response, unsent chan err
 	w.left = math.MaxInt
 	resp.Close = resp.Close || err != nil || resp.StatusCode == http.StatusSwitchingProtocols
 	return resp, unsent, nil
+}
+
+// wrote tells who watches that a request has been written, or can't be.
+func wrote(req *http.Request, err error) {
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.WroteRequest != nil {
+		trace.WroteRequest(httptrace.WroteRequestInfo{Err: err})
+	}
 }
 
 // send writes a request; what is long is written on while the answer is read, and
@@ -271,12 +278,12 @@ func (w *wire) send(req *http.Request) (unsent chan error, err error) {
 	if _, err := w.Write(buf.Bytes()); err != nil || n == 0 {
 		return nil, err
 	}
-	return w.sendBody(req.Body, n)
+	return w.sendBody(req, n)
 }
 
-func (w *wire) sendBody(body io.Reader, n int64) (unsent chan error, err error) {
+func (w *wire) sendBody(req *http.Request, n int64) (unsent chan error, err error) {
 	send := func() error {
-		k, err := io.Copy(w.Conn, body)
+		k, err := io.Copy(w.Conn, req.Body)
 		if err == nil && k != n {
 			err = io.ErrUnexpectedEOF
 		}
@@ -286,7 +293,11 @@ func (w *wire) sendBody(body io.Reader, n int64) (unsent chan error, err error) 
 		return nil, send()
 	}
 	unsent = make(chan error, 1)
-	go func() { unsent <- send() }()
+	go func() {
+		err := send()
+		wrote(req, err)
+		unsent <- err
+	}()
 	return unsent, nil
 }
 

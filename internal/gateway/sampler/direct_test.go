@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -104,6 +105,50 @@ func TestDirectEarlyAnswers(t *testing.T) {
 		}
 		_ = r.Body.Close()
 	}
+}
+
+// A request counts as written when all of it is, also one whose body is written on while
+// its answer is awaited; and when it can't be.
+func TestDirectTellsWhenARequestIsWritten(t *testing.T) {
+	for name, size := range map[string]int{"short": 10, "long": 32 << 20} {
+		read := make(chan struct{})
+		s, _, _ := counted(t, func(w http.ResponseWriter, r *http.Request) {
+			<-read
+			echo(w, r)
+		})
+		client := NewClient()
+		wrote := make(chan error, 1)
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) { wrote <- i.Err }})
+		req, _ := http.NewRequestWithContext(ctx, "POST", s.URL, strings.NewReader(strings.Repeat("x", size)))
+		go func() {
+			if size > maxInline { // more than sockets hold
+				select {
+				case <-wrote:
+					t.Errorf("%s: told before the server has read it", name)
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+			close(read)
+		}()
+		r, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = r.Body.Close()
+		if err := <-wrote; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		client.CloseIdleConnections()
+	}
+	s, _, _ := counted(t, func(_ http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
+	wrote := make(chan error, 1)
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) { wrote <- i.Err }})
+	req, _ := http.NewRequestWithContext(ctx, "POST", s.URL, strings.NewReader(strings.Repeat("x", 32<<20)))
+	if r, err := NewClient().Do(req); err == nil {
+		t.Errorf("%+v", r)
+	}
+	<-wrote
 }
 
 // Who is cancelled, before or in the answer, closes the connection, and says why.
