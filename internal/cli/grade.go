@@ -16,10 +16,10 @@ import (
 )
 
 // gradingOf says how a run's agents' work is graded by a program; nil: it is not.
-// boxed: programs of this machine are sandboxed. Neither the agents' relay nor a
-// credential is in their sandboxes; tests see nothing but the system and the copy, or
-// are in a container.
-func gradingOf(j controllerJob, boxed bool) (*grade.Options, error) {
+// agents is what the agents' sandbox would be made of (sandboxOptions). boxed: programs
+// of this machine are sandboxed. Neither the agents' relay nor a credential is in their
+// sandboxes; tests see nothing but the system and the copy, or are in a container.
+func gradingOf(j controllerJob, agents sandbox.Options, boxed bool) (_ *grade.Options, err error) {
 	f, r := j.file, j.file.Reward
 	if len(r.Command) == 0 {
 		return nil, nil
@@ -31,12 +31,14 @@ func gradingOf(j controllerJob, boxed bool) (*grade.Options, error) {
 	if !boxed {
 		return g, nil
 	}
-	o, err := sandboxOptions(j)
-	if err != nil {
-		return nil, err
-	}
+	defer func() {
+		if err != nil {
+			closeBoxes(gradingBoxes(g)...)
+		}
+	}()
+	o := agents
 	o.Upstream = ""
-	shared := o.View.Read[1:] // runner.read
+	shared := agents.View.Read[1:] // runner.read
 	o.View = sandbox.View{Read: shared}
 	if f.Runner.Kind == "local" {
 		if g.TestBox, err = sandbox.New(o); err != nil {
@@ -44,30 +46,36 @@ func gradingOf(j controllerJob, boxed bool) (*grade.Options, error) {
 		}
 	}
 	o.View.Read = append([]string{f.Dir}, shared...)
-	o.View.Hide, err = sandbox.Match(f.Dir, []string{"./*.db*", "./server.json", ".env"})
-	if err == nil {
-		o.View.Hide = append(o.View.Hide, hiddenRuns(f, j.dir)...)
-		g.Box, err = sandbox.New(o)
-	}
-	if err != nil {
-		if g.TestBox != nil {
-			g.TestBox.Close()
-		}
+	if o.View.Hide, err = sandbox.Match(f.Dir, append(secretFiles(), ".env")); err != nil {
 		return nil, err
 	}
-	return g, nil
+	o.View.Hide = append(o.View.Hide, hiddenRuns(f, j.dir)...)
+	g.Box, err = sandbox.New(o)
+	return g, err
+}
+
+// gradingBoxes are the sandboxes that a grader would close.
+func gradingBoxes(g *grade.Options) []*sandbox.Box {
+	if g == nil {
+		return nil
+	}
+	return []*sandbox.Box{g.TestBox, g.Box}
 }
 
 // containerGrading is gradingOf where agents are in containers: so are their tests;
 // the grader's program is sandboxed on this machine where one can be made.
 func containerGrading(j controllerJob) (*grade.Options, error) {
-	g, err := gradingOf(j, true)
+	o, err := sandboxOptions(j)
+	if err != nil {
+		return nil, err
+	}
+	g, err := gradingOf(j, o, true)
 	if err != nil && fulgur.KindOf(err) == fulgur.KindUnsupported {
 		if j.say == nil { // doctor's
 			j.say = func(string, ...any) {}
 		}
 		j.say("warning: reward.command runs without a sandbox, with all rights of this user: %s", reasonOf(err))
-		return gradingOf(j, false)
+		return gradingOf(j, o, false)
 	}
 	return g, err
 }

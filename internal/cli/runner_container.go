@@ -48,9 +48,7 @@ func newContainer(ctx context.Context, j controllerJob) (controller.Runner, erro
 	}
 	r, err := container.New(ctx, o)
 	if err != nil {
-		if o.Grading != nil && o.Grading.Box != nil {
-			o.Grading.Box.Close()
-		}
+		closeBoxes(gradingBoxes(o.Grading)...)
 		return nil, err // no nil *Runner in the interface
 	}
 	return r, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/local"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // runnerKind is what runner.kind can be.
@@ -78,22 +79,32 @@ func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
 		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
 		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log, Hidden: hiddenOf(j),
 	}
-	box, err := newSandbox(j)
+	view, err := sandboxOptions(j)
 	if err != nil {
 		return nil, err
 	}
-	o.Sandbox = box
-	if o.Grading, err = gradingOf(j, box != nil); err != nil {
-		if box != nil {
-			box.Close()
-		}
+	if o.Sandbox, err = sandboxWith(j, view); err != nil {
+		return nil, err
+	}
+	if o.Grading, err = gradingOf(j, view, o.Sandbox != nil); err != nil {
+		closeBoxes(o.Sandbox)
 		return nil, err
 	}
 	r, err := newLocalOf(f, o)
-	if err != nil && box != nil {
-		box.Close()
+	if err != nil {
+		closeBoxes(append(gradingBoxes(o.Grading), o.Sandbox)...)
+		return nil, err
 	}
-	return r, err
+	return r, nil
+}
+
+// closeBoxes closes those that are there.
+func closeBoxes(boxes ...*sandbox.Box) {
+	for _, b := range boxes {
+		if b != nil {
+			b.Close()
+		}
+	}
 }
 
 // inDir replaces {dir} in a command by the run file's folder.

@@ -21,13 +21,18 @@ var sandboxLimits = sandbox.Limits{Memory: 4 << 30, Processes: 1024, File: 1 << 
 // newSandbox makes what the run file's agents run in; nil: nothing. Under auto it
 // says loudly why there is none.
 func newSandbox(j controllerJob) (*sandbox.Box, error) {
-	word := j.file.Runner.Sandbox
-	if word == "none" {
-		return nil, nil
-	}
 	o, err := sandboxOptions(j)
 	if err != nil {
 		return nil, err
+	}
+	return sandboxWith(j, o)
+}
+
+// sandboxWith is newSandbox of known options.
+func sandboxWith(j controllerJob, o sandbox.Options) (*sandbox.Box, error) {
+	word := j.file.Runner.Sandbox
+	if word == "none" {
+		return nil, nil
 	}
 	b, err := sandbox.New(o)
 	switch {
@@ -46,6 +51,10 @@ func newSandbox(j controllerJob) (*sandbox.Box, error) {
 // reasonOf is an error without the operation's name before it.
 func reasonOf(err error) string { return strings.TrimPrefix(err.Error(), "set up the sandbox: ") }
 
+// secretFiles are Fulgur's own in a run file's folder, as sandbox.Match reads them:
+// they hold records and keys.
+func secretFiles() []string { return []string{"./*.db*", "./server.json"} }
+
 // sandboxOptions says what a run's agents see and use.
 func sandboxOptions(j controllerJob) (sandbox.Options, error) {
 	f, r := j.file, j.file.Runner
@@ -61,7 +70,7 @@ func sandboxOptions(j controllerJob) (sandbox.Options, error) {
 	for _, p := range r.Write {
 		o.View.Write = append(o.View.Write, f.atHome(home, p))
 	}
-	hide, err := sandbox.Match(f.Dir, append([]string{"./*.db*", "./server.json"}, r.Hide...))
+	hide, err := sandbox.Match(f.Dir, append(secretFiles(), r.Hide...))
 	if err != nil {
 		return o, fulgur.E(fulgur.KindInvalid, "set up the sandbox", "looking for what runner.hide names in "+f.Dir, err)
 	}
