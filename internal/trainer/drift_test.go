@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer/advantage"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
 // steps feeds a drift with steps of n rollouts, of which share(version) end badly.
@@ -52,5 +54,21 @@ func TestDriftOfOutcomes(t *testing.T) {
 				t.Errorf("%d versions are kept", len(d.Recent))
 			}
 		})
+	}
+}
+
+// A group whose members all end alike has equal rewards, which a filter drops: what
+// has become more frequent is seen there first.
+func TestDriftSeesWhatAFilterDrops(t *testing.T) {
+	g := schedule.Group{Row: 3}
+	b := &batch{why: "equal_rewards", out: []ended{{line: RolloutLine{Class: fulgur.OutcomeAgent, Outcome: "memory"}}, {line: RolloutLine{Class: fulgur.OutcomeInfrastructure, Outcome: "node", Masked: maskInfrastructure}}}}
+	tr := &trainer{o: Options{Observer: func(Event) {}}, flow: flow{groups: map[schedule.Group]*batch{g: b}}}
+	tr.drop(g)
+	if d := tr.dropped; len(d) != 2 || d[0].Masked != "filtered: equal_rewards" || d[1].Masked != maskInfrastructure {
+		t.Fatalf("dropped %+v", d)
+	}
+	tr.record(&StepDone{Step: 1}, advantage.Result{}, []ended{{line: RolloutLine{Class: fulgur.OutcomeOK}}}, &measured{})
+	if base := tr.state.Drift.Base; base.Rollouts != 3 || base.Ways["agent_failure_memory"] != 1 || base.Ways["infrastructure_node"] != 1 {
+		t.Errorf("counted %+v", base)
 	}
 }

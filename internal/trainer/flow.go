@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -113,7 +114,7 @@ func (t *trainer) drop(g schedule.Group) {
 	b := t.groups[g]
 	for i := range b.out {
 		l := b.out[i].line
-		l.Masked = maskFiltered + ": " + b.why
+		l.Masked = cmp.Or(l.Masked, maskFiltered+": "+b.why) // what masked it alone is the nearer reason
 		t.dropped = append(t.dropped, l)
 	}
 	delete(t.groups, g)

@@ -108,7 +108,7 @@ func (t *trainer) record(done *StepDone, adv advantage.Result, rollouts []ended,
 		values["outcomes/"+outcome] = float64(k)
 	}
 	measureSamples(values, c.lines)
-	t.watchOutcomes(done.Step, c.lines, values)
+	t.watchOutcomes(done.Step, slices.Concat(c.lines, t.dropped), values) // most that a filter drops have failed alike
 	t.pend(values, c.lines)
 	t.o.Observer(*done)
 	t.warnings(done.Step, adv, &c, m, len(rollouts))
