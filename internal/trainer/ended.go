@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,7 +175,8 @@ func (t *trainer) follow(line *RolloutLine) (f fulgur.Follow) {
 }
 
 // stopped writes down what became of the rollouts of a step that stops the run:
-// who looks for the cause looks there. A resumed run cuts these lines off.
+// who looks for the cause looks there. None of it has trained, whatever advantage
+// it has got. A resumed run cuts these lines off.
 func (t *trainer) stopped(cause error, rollouts []ended) error {
 	lines := slices.Clone(t.dropped)
 	for i := range rollouts {
@@ -183,6 +185,7 @@ func (t *trainer) stopped(cause error, rollouts []ended) error {
 	all := make([]any, len(lines))
 	for i := range lines {
 		lines[i].Step = t.state.Cursor.Step + 1
+		lines[i].Masked = cmp.Or(lines[i].Masked, maskStopped)
 		all[i] = &lines[i]
 	}
 	if err := t.rollouts.Append(all...); err != nil {

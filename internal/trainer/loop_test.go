@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -183,6 +184,19 @@ func TestNaNLossStopsBeforeTheWeightsChange(t *testing.T) {
 	for _, w := range e.Weights {
 		if w != 0 {
 			t.Fatal("a weight changed")
+		}
+	}
+	var lines []RolloutLine
+	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
+		var l RolloutLine
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, l)
+	}
+	for _, s := range Ledger(lines) { // had a step been made of it, most would have trained
+		if s.Cause != "masked_"+maskStopped {
+			t.Errorf("of a step that made no policy, booked as %s: %+v", s.Cause, s)
 		}
 	}
 }
