@@ -115,6 +115,8 @@ func (c *checker) tables() error {
 		{"places of the completion log are missing", "SELECT coalesce(max(pos), 0) - count(*) FROM completions"},
 		{"attempts have not ended though their rollout has",
 			"SELECT count(*) FROM attempts a JOIN rollouts r ON r.num = a.num WHERE r.state IN ('succeeded', 'failed') AND a.phase <> 'ended'"},
+		{"artifacts belong to no rollout", orphans("artifacts")},
+		{"artifacts have lost parts", "SELECT count(*) FROM artifacts a WHERE a.size <> (SELECT coalesce(sum(length(p.data)), 0) FROM artifact_parts p WHERE p.upload = a.upload)"},
 		{"calls and events share a position", "SELECT count(*) FROM calls c JOIN events e ON e.seq = c.seq"},
 	} {
 		var n int

@@ -36,7 +36,7 @@ func (s *Store) Vacuum(ctx context.Context) error {
 // wait no longer than for these.
 const dropAtOnce = 100
 
-// DropRecords deletes the calls and events of a run's rollouts ("": of all
+// DropRecords deletes the calls, events and artifacts of a run's rollouts ("": of all
 // runs') that ended, or were deleted, before a time, and returns of how many
 // rollouts. The rollouts stay, with their rewards and outcomes. What is dropped is
 // gone; the space is used again, or given back by Vacuum.
@@ -87,7 +87,7 @@ func (s *Store) forgetChains(nums []int64) {
 func (s *Store) droppable(ctx context.Context, run fulgur.RunID, before time.Time, after int64) (nums []int64, err error) {
 	rows, err := s.read.QueryContext(ctx, s.driver.Rebind(`SELECT r.num FROM rollouts r
 		WHERE r.num > ? AND (? = '' OR r.run = ?) AND r.updated < ? AND r.state IN ('succeeded', 'failed')
-		AND (EXISTS (SELECT 1 FROM calls c WHERE c.num = r.num) OR EXISTS (SELECT 1 FROM events e WHERE e.num = r.num))
+		AND (EXISTS (SELECT 1 FROM calls c WHERE c.num = r.num) OR EXISTS (SELECT 1 FROM events e WHERE e.num = r.num) OR EXISTS (SELECT 1 FROM artifacts a WHERE a.num = r.num))
 		ORDER BY r.num LIMIT ?`), after, string(run), string(run), micros(before), dropAtOnce)
 	if err != nil {
 		return nil, err

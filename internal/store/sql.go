@@ -25,6 +25,8 @@ type statements struct {
 	insertCall, insertEvent, insertCompletion    *writing
 	putRun, deleteEndpoints, insertEndpoint      *writing
 	putLease, deleteLease, dropCalls, dropEvents *writing
+	insertPart, dropParts, dropUpload            *writing
+	putArtifact, dropArtifact, dropArtifacts     *writing
 	selectNum, selectOne, selectTrys             *sql.Stmt
 }
 
@@ -89,6 +91,12 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 		{&st.deleteLease, `DELETE FROM leases WHERE run = ? AND name = ?`},
 		{&st.dropCalls, `DELETE FROM calls WHERE num = ?`},
 		{&st.dropEvents, `DELETE FROM events WHERE num = ?`},
+		{&st.insertPart, `INSERT INTO artifact_parts (upload, part, data) VALUES (?, ?, ?) ON CONFLICT (upload, part) DO NOTHING`},
+		{&st.putArtifact, `INSERT INTO artifacts (num, attempt, name, upload, size, sum, reader, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (num, attempt, name) DO NOTHING`},
+		{&st.dropUpload, `DELETE FROM artifact_parts WHERE upload = ?`},
+		{&st.dropArtifact, `DELETE FROM artifacts WHERE upload = ?`},
+		{&st.dropParts, `DELETE FROM artifact_parts WHERE upload IN (SELECT upload FROM artifacts WHERE num = ?)`},
+		{&st.dropArtifacts, `DELETE FROM artifacts WHERE num = ?`},
 	} {
 		err := conn.Raw(func(dc any) error {
 			s, err := dc.(driver.ConnPrepareContext).PrepareContext(ctx, d.Rebind(p.q))
@@ -157,7 +165,7 @@ func (st *statements) transact(b *batch) (err error) {
 		// A full disk may have rolled back by itself: then this one fails, as it should.
 		_ = st.rollback.exec()
 	}()
-	for _, f := range []func(*batch) error{st.flushRuns, st.flushRollouts, st.flushRecords} {
+	for _, f := range []func(*batch) error{st.flushRuns, st.flushRollouts, st.flushRecords, st.flushArtifacts} {
 		if err := f(b); err != nil {
 			return err
 		}
@@ -270,7 +278,7 @@ func (st *statements) putOneAttempt(num int64, a *attempt) error {
 
 func (st *statements) flushRecords(b *batch) error {
 	for _, num := range b.dropped { // first: a call that came later is not one of them
-		for _, q := range []*writing{st.dropCalls, st.dropEvents} {
+		for _, q := range []*writing{st.dropCalls, st.dropEvents, st.dropParts, st.dropArtifacts} {
 			if err := q.exec(num); err != nil {
 				return err
 			}

@@ -211,7 +211,8 @@ type batch struct {
 	endpoints   map[fulgur.RunID][]fulgur.Endpoint
 	leases      map[leaseKey]fulgur.Lease
 	changes     []fulgur.Change
-	dropped     []int64  // rollouts whose calls and events go
+	artifacts   artifactWrites
+	dropped     []int64  // rollouts whose calls, events and artifacts go
 	inserted    []*entry // that flush gave a row
 	num, pos    int64
 	seq         fulgur.Seq

@@ -92,6 +92,9 @@ func (s *Store) start(ctx context.Context) error {
 	if s.sql, err = prepare(ctx, conn, s.driver); err != nil {
 		return err
 	}
+	if err := s.sql.clearUploads(ctx); err != nil {
+		return err
+	}
 	if s.queries, err = prepareQueries(ctx, s.read, s.driver); err != nil {
 		return err
 	}

@@ -166,5 +166,5 @@ func (s *Store) dropChains(b *batch) {
 }
 
 func (b *batch) empty() bool {
-	return len(b.entries)+len(b.calls)+len(b.events)+len(b.runs)+len(b.endpoints)+len(b.leases) == 0
+	return len(b.entries)+len(b.calls)+len(b.events)+len(b.runs)+len(b.endpoints)+len(b.leases)+b.artifacts.len() == 0
 }

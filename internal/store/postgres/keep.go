@@ -40,6 +40,6 @@ func (d *Driver) Backup(context.Context, *sql.DB, string) error {
 
 // Vacuum rewrites the tables that records are deleted from.
 func (d *Driver) Vacuum(ctx context.Context, conn *sql.Conn) error {
-	_, err := conn.ExecContext(ctx, "VACUUM (FULL, ANALYZE) calls, events")
+	_, err := conn.ExecContext(ctx, "VACUUM (FULL, ANALYZE) calls, events, artifacts, artifact_parts")
 	return err
 }

@@ -38,8 +38,11 @@ func New(url string) *Driver { return &Driver{url: url} }
 //go:embed 0001.sql
 var schema1 string
 
+//go:embed 0002.sql
+var schema2 string
+
 // Migrations returns the schema's steps.
-func (d *Driver) Migrations() []string { return []string{schema1} }
+func (d *Driver) Migrations() []string { return []string{schema1, schema2} }
 
 // Name returns "postgres".
 func (d *Driver) Name() string { return "postgres" }

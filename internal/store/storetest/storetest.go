@@ -21,19 +21,20 @@ import (
 // database: each driver that it makes opens the same one.
 func Run(t *testing.T, fresh func(t *testing.T) func() store.Driver) {
 	for name, f := range map[string]func(*testing.T, func() store.Driver){
-		"everything is there after a restart (ST-08)":                    testRestart,
-		"a reader goes on after a restart":                               testChangesAfterRestart,
-		"a reader that falls behind memory gets the newest of each":      testBehind,
-		"writers at once: each is on record, positions are unique":       testConcurrent,
-		"one bad write does not fail its neighbours":                     testNeighbours,
-		"a deleted rollout is hidden, its id is free, its calls are not": testDelete,
-		"v1's patch: transitions, versions, nulls":                       testPatch,
-		"v1's models: upsert, clear":                                     testModels,
-		"v1's list of attempts is by time of the first record":           testRecorded,
-		"a schema that is newer is refused":                              testNewer,
-		"a history that grows comes back as it was, over a restart":      testHistories,
-		"records are dropped while calls come in (ST-07)":                testDrop,
-		"a closed store says so":                                         testClosed,
+		"everything is there after a restart (ST-08)":                         testRestart,
+		"a reader goes on after a restart":                                    testChangesAfterRestart,
+		"a reader that falls behind memory gets the newest of each":           testBehind,
+		"writers at once: each is on record, positions are unique":            testConcurrent,
+		"one bad write does not fail its neighbours":                          testNeighbours,
+		"a deleted rollout is hidden, its id is free, its calls are not":      testDelete,
+		"v1's patch: transitions, versions, nulls":                            testPatch,
+		"v1's models: upsert, clear":                                          testModels,
+		"v1's list of attempts is by time of the first record":                testRecorded,
+		"a schema that is newer is refused":                                   testNewer,
+		"a history that grows comes back as it was, over a restart":           testHistories,
+		"records are dropped while calls come in (ST-07)":                     testDrop,
+		"artifacts are written once, read in full, and go with their records": testArtifacts,
+		"a closed store says so":                                              testClosed,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, fresh(t)) })
 	}
