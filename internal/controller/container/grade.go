@@ -49,7 +49,15 @@ func (r *Runner) test(ctx context.Context, work string, out io.Writer) (int, err
 		return -1, err
 	}
 	name := "fulgur-" + r.scope + "-tests-" + strings.ToLower(rand.Text()[:12])
-	defer r.removeAll([]string{name})
+	r.mu.Lock()
+	r.testing[name] = true
+	r.mu.Unlock()
+	defer func() {
+		r.removeAll([]string{name})
+		r.mu.Lock()
+		delete(r.testing, name)
+		r.mu.Unlock()
+	}()
 	if _, err := r.client.run(ctx, r.testArguments(name, work)...); err != nil {
 		return -1, fmt.Errorf("their container of %s cannot be started: %w", r.Image, err)
 	}

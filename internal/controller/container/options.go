@@ -147,7 +147,7 @@ func New(ctx context.Context, o Options) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{Options: o, client: c, inner: inner, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]left{}}
+	r := &Runner{Options: o, client: c, inner: inner, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]left{}, testing: map[string]bool{}}
 	if r.grader, err = grade.New(o.Grading, o.State, r.test); err != nil {
 		return nil, err
 	}
@@ -210,6 +210,8 @@ type Runner struct {
 	live   map[plan.Key]*box
 	kept   map[plan.Key]left // ended, and the end is not on record yet
 	wg     sync.WaitGroup
+
+	testing map[string]bool // the containers of tests that run
 }
 
 // Name implements controller.Runner.

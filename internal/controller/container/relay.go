@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,7 +36,10 @@ type door struct {
 	dir   string
 	relay *sandbox.Relay
 	http  *http.Server
-	done  chan struct{}
+	serve sync.WaitGroup
+
+	mu   sync.Mutex
+	over bool // it is shut
 }
 
 // ticket is what is kept of a door in its folder, which only this user can read.
@@ -66,6 +70,9 @@ func (r *Runner) sweepDoors() {
 	keep := map[string]bool{}
 	for k := range r.live {
 		keep[filepath.Base(r.doorOf(k))] = true
+	}
+	if checkFolder(r.doors()) != nil {
+		return
 	}
 	all, _ := os.ReadDir(r.doors()) // mostly there is none
 	for _, d := range all {
@@ -116,6 +123,9 @@ func (r *Runner) openDoor(x *box, env map[string]string, secrets []string) (map[
 
 // reopenDoor takes up an adopted container's relay where its controller left it.
 func (r *Runner) reopenDoor(x *box) error {
+	if err := checkFolder(r.doors()); err != nil {
+		return err
+	}
 	dir := r.doorOf(x.key)
 	b, err := os.ReadFile(filepath.Join(dir, "ticket"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -138,12 +148,21 @@ func (r *Runner) reopenDoor(x *box) error {
 // ownFolder makes a folder that only this user can enter, and refuses one that
 // somebody else has put there.
 func ownFolder(dir string) error {
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		var st os.FileInfo
-		if st, err = os.Lstat(dir); err == nil && (!st.IsDir() || st.Mode().Perm() != 0o700 || !ownedByUs(st)) {
-			err = errors.New("it is somebody else's, or open to others")
-		}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fulgur.E(fulgur.KindForbidden, "", "the relays' folder "+dir+" cannot be made", err)
+	}
+	return checkFolder(dir)
+}
+
+// checkFolder refuses a folder that others may have put there, or put something in.
+// One that is not there is none.
+func checkFolder(dir string) error {
+	st, err := os.Lstat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil && (!st.IsDir() || st.Mode().Perm() != 0o700 || !ownedByUs(st)) {
+		err = errors.New("it is somebody else's, or open to others")
 	}
 	if err != nil {
 		return fulgur.E(fulgur.KindForbidden, "", "the relays' folder "+dir+" cannot be used: remove it", err)
@@ -158,23 +177,38 @@ func listenDoor(dir string, t ticket) (*door, error) {
 		return nil, err
 	}
 	relay.Let(t.Pass)
-	socket := filepath.Join(dir, "gateway", filepath.Base(socketPath))
-	_ = os.Remove(socket) // of a controller that was killed
-	ln, err := net.Listen("unix", socket)
+	d := &door{dir: dir, relay: relay,
+		http: &http.Server{Handler: relay, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}}
+	if err := d.listen(); err != nil {
+		relay.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// listen opens the door's socket, also again: another controller that led meanwhile
+// has put one of its own there. The socket stays when its listener ends, for by then
+// it may be the next controller's; it goes with its folder.
+func (d *door) listen() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over {
+		return nil
+	}
+	socket := filepath.Join(d.folder(), filepath.Base(socketPath))
+	_ = os.Remove(socket)
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err == nil {
-		err = os.Chmod(socket, 0o666) // whoever the image runs as; its folder is ours alone
+		ln.SetUnlinkOnClose(false)
+		if err = os.Chmod(socket, 0o666); err != nil { // whoever the image runs as; its folder is ours alone
+			_ = ln.Close()
+		}
 	}
 	if err != nil {
-		relay.Close()
-		return nil, fulgur.E(fulgur.KindExhausted, "", "the relay's socket cannot be opened", err)
+		return fulgur.E(fulgur.KindExhausted, "", "the relay's socket cannot be opened", err)
 	}
-	d := &door{dir: dir, relay: relay, done: make(chan struct{}),
-		http: &http.Server{Handler: relay, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}}
-	go func() {
-		defer close(d.done)
-		_ = d.http.Serve(ln)
-	}()
-	return d, nil
+	d.serve.Go(func() { _ = d.http.Serve(ln) })
+	return nil
 }
 
 // folder is what the container sees of it.
@@ -186,8 +220,11 @@ func (d *door) shut(ended bool) {
 	if d == nil {
 		return
 	}
+	d.mu.Lock()
+	d.over = true
+	d.mu.Unlock()
 	_ = d.http.Close()
-	<-d.done
+	d.serve.Wait()
 	d.relay.Close()
 	if ended {
 		_ = os.RemoveAll(d.dir)

@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
@@ -164,6 +166,67 @@ func TestRelayComesBackWithTheNextController(t *testing.T) {
 	}
 }
 
+// A runner that leads again, as when its lease was lost and came back, goes on with
+// its own containers, and with what another controller did to their relays.
+func TestARunnerThatLeadsAgainKeepsItsContainers(t *testing.T) {
+	g := newGateway(t)
+	dir := shared(t)
+	r := runner(t, relayed(t, g))
+	e := caller(g, "a", "call; pid "+dir+"/pid; sleep 1500; call; exit 3")
+	runnertest.Start(t, r, e)
+	runnertest.Pid(t, dir+"/pid")
+	r.Leave()
+	other, err := listenDoor(r.doorOf(e.Key), ticket{Upstream: g.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.shut(false)
+	keys, err := r.Adopt(t.Context(), []controller.Leftover{{Key: e.Key, Phase: fulgur.PhaseRunning}})
+	if d := cmp.Diff([]plan.Key{e.Key}, keys); d != "" || err != nil {
+		t.Fatal(d, err)
+	}
+	if x := runnertest.Exit(t, r, "a"); x.Code != 3 {
+		t.Errorf("exit %+v", x)
+	}
+	const call = "/proxy/rollout/a/openai/v1/chat/completions Bearer secret-a"
+	if d := cmp.Diff([]string{call, call}, g.calls()); d != "" {
+		t.Error(d)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := len(containers(t, r)); n > 0 {
+		t.Errorf("%d containers left: it leads, and does not leave", n)
+	}
+}
+
+// A controller that leaves may do so after its successor has opened the door.
+func TestLeavingTakesNoSuccessorsSocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	if err := os.MkdirAll(filepath.Join(dir, "gateway"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	g := newGateway(t)
+	open := func() *door {
+		d, err := listenDoor(dir, ticket{Upstream: g.URL, Pass: sandbox.Pass{Paths: []string{"/"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	old, successor := open(), open()
+	defer successor.shut(true)
+	old.shut(false)
+	if err := old.listen(); err != nil { // which it does no more
+		t.Error(err)
+	}
+	c, err := net.Dial("unix", filepath.Join(successor.folder(), filepath.Base(socketPath)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
 func TestSomebodyElsesFolderIsRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "open")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -176,6 +239,24 @@ func TestSomebodyElsesFolderIsRefused(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if err := ownFolder(filepath.Join(dir, "new")); err != nil {
+		t.Error(err)
+	}
+	// No ticket in one is believed, and nothing there is removed.
+	r := &Runner{Options: Options{Environ: []string{"XDG_RUNTIME_DIR=" + dir}}, scope: "s"}
+	x := newBox(plan.Key{Rollout: "a", Attempt: "0"}, "a")
+	if err := r.reopenDoor(x); err != nil {
+		t.Error(err)
+	}
+	if err := os.MkdirAll(r.doorOf(x.key), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.reopenDoor(x); fulgur.KindOf(err) != fulgur.KindForbidden {
+		t.Errorf("error %v", err)
+	}
+	if r.sweepDoors(); checkFolder(r.doors()) == nil {
+		t.Error("the folder is ours")
+	}
+	if _, err := os.Stat(r.doorOf(x.key)); err != nil {
 		t.Error(err)
 	}
 }

@@ -77,7 +77,7 @@ func (r *Runner) Start(ctx context.Context, e controller.Execution) (controller.
 	return x.started(), nil
 }
 
-// drop takes a box off the list, and removes its files.
+// drop takes a box off the list.
 func (r *Runner) drop(x *box) {
 	r.mu.Lock()
 	delete(r.live, x.key)
@@ -315,7 +315,8 @@ func (r *Runner) List(context.Context) ([]plan.Key, error) {
 }
 
 // Adopt implements controller.Runner: a container that the record knows is taken
-// over, also one that has ended meanwhile; every other one of this scope goes.
+// over, also one that has ended meanwhile; every other one of this scope goes. A
+// runner that leads again goes on with what it started itself.
 func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.Key, error) {
 	const op = "find the containers of an earlier controller"
 	out, err := r.client.run(ctx, "ps", "--all", "--quiet", "--no-trunc", "--filter", "label="+labelScope+"="+r.scope)
@@ -332,10 +333,23 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 	}
 	var taken []plan.Key
 	var dead []string
+	var own []*box
 	r.mu.Lock()
+	r.left = false
+	for k, x := range r.live {
+		if known[k] {
+			own = append(own, x)
+		}
+	}
 	for _, s := range all {
+		if r.testing[strings.TrimPrefix(s.Name, "/")] {
+			continue
+		}
 		k := plan.Key{Rollout: fulgur.RolloutID(s.Config.Labels[labelRollout]), Attempt: fulgur.AttemptID(s.Config.Labels[labelAttempt])}
-		if !known[k] || !s.started() || r.live[k] != nil || r.closed {
+		if known[k] && r.live[k] != nil {
+			continue
+		}
+		if !known[k] || !s.started() || r.closed {
 			dead = append(dead, s.ID)
 			continue
 		}
@@ -356,6 +370,18 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 		taken = append(taken, k)
 	}
 	r.mu.Unlock()
+	for _, x := range own {
+		<-x.ready
+		if x.err != nil {
+			continue
+		}
+		taken = append(taken, x.key)
+		if x.door != nil {
+			if err := x.door.listen(); err != nil {
+				r.Log.Warn("a container's relay could not be opened again", "container", x.name, "err", err)
+			}
+		}
+	}
 	if len(dead) > 0 {
 		r.Log.Warn("removing containers that an earlier controller left", "containers", len(dead))
 		if err := r.client.remove(ctx, dead...); err != nil {
