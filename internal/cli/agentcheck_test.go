@@ -61,6 +61,32 @@ func TestAgentThatCannotBeStarted(t *testing.T) {
 	}
 }
 
+// What a start checks is what --check does: the grader's programs too.
+func TestGraderThatCannotBeRun(t *testing.T) {
+	t.Parallel()
+	const graded = "{workspace: true, command: ["
+	reward := func(r string) []string {
+		return []string{"agent: {command: [", "agent: " + graded, "reward: {builtin: final-answer, expected: input.answer, compare: number}", "reward: {" + r + "}"}
+	}
+	for name, c := range map[string]struct {
+		change []string
+		says   []string
+	}{
+		"a grader that is not there":          {reward("command: [./grade]"), []string{"./grade", "reward.command"}},
+		"tests that are not there":            {reward("command: [true], tests: [no-such-tests]"), []string{"no-such-tests", "reward.tests"}},
+		"a pristine folder that is not there": {reward("command: [true], pristine: repo"), []string{"reward.pristine", "repo"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := tinyDir(t, c.change...)
+			start(t, dir, nil, "train", "run.yaml").ends(soon, exitUsage, c.says...)
+			if _, err := os.Stat(filepath.Join(dir, "runs", "tiny")); err == nil {
+				t.Error("something was started")
+			}
+		})
+	}
+}
+
 // train --check shows what each way to end leads to.
 func TestCheckShowsOutcomes(t *testing.T) {
 	t.Parallel()

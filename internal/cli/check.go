@@ -16,9 +16,9 @@ import (
 )
 
 // check prints the effective configuration and what would be started.
-func (a *app) check(r *runFile) error {
+func (a *app) check(ctx context.Context, r *runFile) error {
 	d, err := readData(r)
-	if err := errors.Join(err, checkRest(r, r.Server)); err != nil {
+	if err := errors.Join(err, checkRest(ctx, r, r.Server)); err != nil {
 		return err
 	}
 	box := ""
@@ -54,17 +54,17 @@ func (a *app) check(r *runFile) error {
 // checkRest looks at what a run needs besides its data, and names all that is
 // amiss: one who has just written a run file lacks several things. With a server
 // the agents are its controllers', and elsewhere.
-func checkRest(r *runFile, server string) error {
+func checkRest(ctx context.Context, r *runFile, server string) error {
 	_, err := grader(r.Reward)
-	err = errors.Join(checkModel(r), err)
+	err = errors.Join(checkModel(ctx, r), err)
 	if server == "" {
-		err = errors.Join(err, checkRunner(r), checkGrader(r))
+		err = errors.Join(err, checkRunner(ctx, r))
 	}
 	return err
 }
 
 // checkModel opens the model, and asks the engine what it can't do.
-func checkModel(r *runFile) error {
+func checkModel(ctx context.Context, r *runFile) error {
 	files, err := modelFiles(r.Model, r.Dir)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func checkModel(r *runFile) error {
 	if err != nil {
 		return err
 	}
-	info, err := eng.Info(context.Background())
+	info, err := eng.Info(ctx)
 	if err == nil && info.Temperature1 && r.Sampling.Temperature != 1 {
 		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
 			"sampling.temperature is %g, but this engine's log probs are of temperature 1: use 1", r.Sampling.Temperature), nil))

@@ -150,6 +150,9 @@ func (fl *fleet) start(ctx context.Context, r *runFile) error {
 	if fl.stops[id] != nil {
 		return usageErr(fmt.Errorf("two run files are of the run %s", id))
 	}
+	if err := checkRunner(ctx, r); err != nil {
+		return err
+	}
 	dir, err := filepath.Abs(filepath.Join(r.Out, r.Run+"-agents"))
 	if err != nil {
 		return err
@@ -228,9 +231,6 @@ func (fl *fleet) adopt(c *cobra.Command, run fulgur.Run) error {
 	}
 	f.Run = string(run.ID)
 	r := &runFile{File: f, Dir: dir}
-	if err := checkRunner(r); err != nil {
-		return err
-	}
 	return fl.start(c.Context(), r)
 }
 

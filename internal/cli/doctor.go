@@ -133,7 +133,7 @@ func (a *app) doctor(ctx context.Context, p patient) error {
 }
 
 // checkFile looks at the run file as train --check does.
-func checkFile(_ context.Context, p patient) []finding {
+func checkFile(ctx context.Context, p patient) []finding {
 	if p.file == nil {
 		return nil
 	}
@@ -142,7 +142,7 @@ func checkFile(_ context.Context, p patient) []finding {
 		out = append(out, finding{Name: w.Path, Status: warned, Detail: w.Text})
 	}
 	_, err := readData(p.file)
-	if err := errors.Join(err, checkRest(p.file, p.file.Server)); err != nil {
+	if err := errors.Join(err, checkRest(ctx, p.file, p.file.Server)); err != nil {
 		for _, e := range separate(err) {
 			out = append(out, finding{Name: p.file.Run, Status: failed, Detail: e.Error()})
 		}

@@ -80,12 +80,14 @@ func containerGrading(j controllerJob) (*grade.Options, error) {
 	return g, err
 }
 
-// checkGrader says whether the grader's programs and its folder are there.
+// checkGrader says whether the grader's programs and its folder are there. Files may
+// be what agent.build is to make.
 func checkGrader(r *runFile) error {
 	if len(r.Reward.Command) == 0 {
 		return nil
 	}
-	if p := r.Reward.Pristine; p != "" {
+	built := len(r.Agent.Build) > 0
+	if p := r.Reward.Pristine; p != "" && !built {
 		if st, err := os.Stat(r.resolve(p)); err != nil || !st.IsDir() {
 			return usageErr(fulgur.E(fulgur.KindNotFound, "check the grader", fmt.Sprintf("reward.pristine names the folder %s, which is not there", r.resolve(p)), err))
 		}
@@ -98,8 +100,8 @@ func checkGrader(r *runFile) error {
 		if strings.ContainsRune(program, filepath.Separator) && key == "reward.command" {
 			program = r.resolve(program)
 		}
-		if strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
-			continue // in the copy, which is not there yet
+		if file := strings.ContainsRune(program, filepath.Separator); file && (built || !filepath.IsAbs(program)) {
+			continue // relative: in the copy, which is not there yet
 		}
 		if _, err := exec.LookPath(program); err != nil {
 			return usageErr(fulgur.E(fulgur.KindInvalid, "check the grader", fmt.Sprintf("the program %q of %s can't be run: name one that is on PATH, or a file with its executable bit set", command[0], key), err))

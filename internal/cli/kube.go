@@ -72,7 +72,7 @@ const sampleRows = 2000
 
 // checkKubernetes makes the Jobs of the first rows, and looks at them as the runner
 // will: what is wrong with the template, or with a row, shows before anything starts.
-func checkKubernetes(r *runFile) error {
+func checkKubernetes(_ context.Context, r *runFile) error {
 	o, err := kubeOptions(r)
 	if err != nil {
 		return err

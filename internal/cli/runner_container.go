@@ -16,14 +16,14 @@ import (
 
 // checkContainer asks the container program for its service, the image (which is
 // fetched where the run file allows that) and the agent's program in it.
-func checkContainer(r *runFile) error {
+func checkContainer(ctx context.Context, r *runFile) error {
 	o := containerOptions(r)
 	relayed := o.Network == container.NetworkGateway
 	o.Scope, o.Network = "check", "none" // there is no gateway yet
 	if o.State = filepath.Join(r.Out, r.Run); len(r.Reward.Command) > 0 {
 		o.Grading = &grade.Options{Command: r.Reward.Command, Tests: r.Reward.Tests}
 	}
-	c, err := container.New(context.Background(), o)
+	c, err := container.New(ctx, o)
 	if err != nil {
 		return usageErr(err)
 	}

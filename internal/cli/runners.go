@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ type runnerKind struct {
 	name string
 	// check says before anything starts what cannot work: `train --check`,
 	// `doctor`, and the start of a run call it.
-	check func(r *runFile) error
+	check func(ctx context.Context, r *runFile) error
 	// make makes the runner of one controller. If the runner is a controller.Prover,
 	// what its agents can reach is shown before the first rollout.
 	make func(ctx context.Context, j controllerJob) (controller.Runner, error)
@@ -52,13 +53,14 @@ func runnerNames() (names []string) {
 	return names
 }
 
-// checkRunner looks at what the run file's kind of runner needs.
-func checkRunner(r *runFile) error {
+// checkRunner looks at what the run file's kind of runner needs, and the programs
+// that grade where the agents run.
+func checkRunner(ctx context.Context, r *runFile) error {
 	k, err := kindOf(r.File)
 	if err != nil {
 		return err
 	}
-	return k.check(r)
+	return errors.Join(k.check(ctx, r), checkGrader(r))
 }
 
 // newRunner makes the runner that the run file asks for.

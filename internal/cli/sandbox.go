@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -89,7 +90,7 @@ func (r *runFile) atHome(home, path string) string {
 }
 
 // checkLocal looks for the agent's program, and for what it is to see in its sandbox.
-func checkLocal(r *runFile) error {
+func checkLocal(_ context.Context, r *runFile) error {
 	err := checkCommand(r)
 	if r.Runner.Sandbox == "none" || len(r.Agent.Build) > 0 { // which may make what is missing
 		return err

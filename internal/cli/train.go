@@ -79,7 +79,7 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 			a.warn(r)
 			if check {
 				r.Server = server
-				return a.check(r)
+				return a.check(c.Context(), r)
 			}
 			dir, err := newRunDir(r.Out, r.Run)
 			if err != nil {
@@ -197,10 +197,10 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	}()
 	data, err := readData(j.file)
 	if err != nil {
-		return result{}, errors.Join(err, checkRest(j.file, j.server)) // all that is amiss at once
+		return result{}, errors.Join(err, checkRest(ctx, j.file, j.server)) // all that is amiss at once
 	}
 	if j.server == "" && !j.resume {
-		if err := checkRunner(j.file); err != nil {
+		if err := checkRunner(ctx, j.file); err != nil {
 			return result{}, err
 		}
 	}

@@ -99,7 +99,7 @@ func (j *evalJob) rows() ([]data.Row, string, error) {
 
 func (j *evalJob) run(ctx context.Context) (err error) {
 	rows, path, err := j.rows()
-	if err != nil {
+	if err := errors.Join(err, checkRunner(ctx, j.file)); err != nil {
 		return err
 	}
 	files, name, err := j.policy()
