@@ -59,13 +59,16 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if ctx.Err() != nil && parent.Err() == nil { // the lease was lost: another trainer may write
 		return t.result(), context.Cause(ctx)
 	}
-	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	t.leave(save)
+	ctx = context.WithoutCancel(ctx)
+	var unsaved error
 	if t.saved != t.state.Cursor.Step && !t.updating {
-		if e := t.checkpoint(save); e != nil {
-			return t.result(), errors.Join(err, e)
-		}
+		save, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		unsaved = t.checkpoint(save)
+	}
+	t.leave(ctx) // not before: who is killed while it waits for the store has lost nothing
+	if unsaved != nil {
+		return t.result(), errors.Join(err, unsaved)
 	}
 	if parent.Err() == nil {
 		return t.result(), err
@@ -426,15 +429,15 @@ func (t *trainer) validate(ctx context.Context) error {
 // writes what is left.
 func (t *trainer) finishRun(ctx context.Context) error {
 	step := t.state.Cursor.Step
-	if err := t.endOpen(ctx); err != nil { // groups of later steps, where the stop rule ended the run
-		return err
-	}
 	// The metrics of this step stay pending in the checkpoint until "after" is
 	// known: what a crash repeats then is not in the files twice.
 	if t.saved != step || len(t.o.Test) > 0 {
 		if err := t.checkpoint(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
+	}
+	if err := t.endOpen(ctx); err != nil { // groups of later steps, where the stop rule ended the run
+		return err
 	}
 	if len(t.o.Test) > 0 {
 		version := t.state.Version

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/api/client"
 	"github.com/fulgur-rl/fulgur/internal/reward"
 	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
 )
 
 // Store and client are what the trainer talks to, the gateway's routes its gate,
@@ -255,6 +258,68 @@ func TestCancelWritesACheckpointAndSaysHowToGoOn(t *testing.T) {
 	open, err := st.Rollouts(t.Context(), fulgur.RolloutQuery{Run: "r", States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Running}})
 	if err != nil || len(open) > 0 {
 		t.Errorf("%d rollouts are shown as under way (%v) with nothing behind them", len(open), err)
+	}
+}
+
+// endings notes what the newest checkpoint was whenever a rollout was ended.
+type endings struct {
+	*store.Store
+	dir   string
+	at    []int64
+	ended chan struct{} // closed when one was
+}
+
+func (e *endings) EndRollout(ctx context.Context, id fulgur.RolloutID, o fulgur.Outcome) (fulgur.Rollout, error) {
+	_, s, err := Last(e.dir)
+	if err != nil {
+		s.Cursor.Step = -1
+	}
+	if e.at = append(e.at, s.Cursor.Step); len(e.at) == 1 {
+		defer close(e.ended)
+	}
+	return e.Store.EndRollout(ctx, id, o)
+}
+
+// A run that is left, or has reached its score, has saved what was done before it
+// ends the rollouts that nobody waits for: that may take long, and it may be killed.
+func TestWhatWasDoneIsSavedBeforeTheRunIsLeft(t *testing.T) {
+	run := func(hangs int64, settle func(*Options, context.CancelFunc)) (*endings, Result) {
+		dir := t.TempDir()
+		st, e := &endings{Store: openStore(t, dir), dir: dir, ended: make(chan struct{})}, newBigram(vocab)
+		o := options(dir, st, e)
+		o.CheckpointEvery, o.Test = 100, nil
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		settle(&o, cancel)
+		var begun atomic.Int64
+		a := &agents{st: st.Store, gen: e, slots: 2, fail: func(r fulgur.Rollout, _ fulgur.AttemptID) *fulgur.AttemptReport {
+			if r.IsTrain && begun.Add(1) == hangs {
+				<-st.ended
+			}
+			return nil
+		}}
+		r, err := train(t, ctx, o, a)
+		if err != nil && !r.Interrupted || len(st.at) == 0 {
+			t.Fatalf("%v, %d rollouts were ended", err, len(st.at))
+		}
+		return st, r
+	}
+	st, r := run(5*12+3, func(o *Options, cancel context.CancelFunc) {
+		o.Observer = func(ev Event) {
+			if p, ok := ev.(Progress); ok && p.Part == "train" && p.Step == 6 && p.Done == 5 {
+				cancel()
+			}
+		}
+	})
+	if r.Steps != 5 || slices.Min(st.at) != 5 {
+		t.Errorf("interrupted after step %d, rollouts were ended at checkpoints of steps %v", r.Steps, st.at)
+	}
+	st, r = run(45, func(o *Options, _ context.CancelFunc) {
+		o.Schedule = schedule.Config{Mode: schedule.Collocated, MeanStaleness: 2}
+		o.ValidateEvery, o.Stop = 2, Stop{Validation: 1e-9}
+	})
+	if !r.Reached || slices.Min(st.at) != r.Steps {
+		t.Errorf("the score was reached at step %d, rollouts were ended at checkpoints of steps %v", r.Steps, st.at)
 	}
 }
 
