@@ -38,6 +38,7 @@ func (r *Runner) endLocked(a *attempt, x plan.Exit) {
 		r.standsLocked(a, fulgur.PhaseRunning, "")
 	}
 	a.ending = true
+	x.Message = a.redactorLocked()(x.Message)
 	if (x.Code != 0 || x.Failure != "") && a.uid != "" && !a.jobGone && !a.stopping {
 		ev := r.endEvent(a, x)
 		r.spawn(func(ctx context.Context) {
@@ -89,7 +90,7 @@ func started(a *attempt) bool {
 // logTail reads the last lines of the agent's log.
 func (r *Runner) logTail(ctx context.Context, a *attempt) string {
 	r.mu.Lock()
-	pod, agent, secrets := a.pod, a.agent, a.secrets
+	pod, agent, redact := a.pod, a.agent, a.redactorLocked()
 	r.mu.Unlock()
 	ctx, done := context.WithTimeout(ctx, logLimit)
 	defer done()
@@ -99,7 +100,7 @@ func (r *Runner) logTail(ctx context.Context, a *attempt) string {
 		r.log.Info("an attempt's log could not be read", "rollout", a.key.Rollout, "pod", pod.Name, "err", err)
 		return ""
 	}
-	return controller.LastLines(controller.Redact(raw, secrets))
+	return controller.LastLines([]byte(redact(string(raw))))
 }
 
 // Stop implements controller.Runner. The Job is deleted with its pods: they get

@@ -183,7 +183,7 @@ func (o *maker) own(job *batchv1.Job, name string, e controller.Execution, agent
 	}
 	notes := map[string]string{
 		noteRollout: string(e.Key.Rollout), noteAttempt: string(e.Key.Attempt),
-		noteCredential: credentialHash(e.Secrets), noteAgent: agent,
+		noteCredential: marks(e.Secrets), noteAgent: agent,
 	}
 	for _, m := range []*metav1.ObjectMeta{m, &job.Spec.Template.ObjectMeta} {
 		if m.Labels == nil {
@@ -206,10 +206,6 @@ func (o *maker) own(job *batchv1.Job, name string, e controller.Execution, agent
 		grace := int64((o.Grace + time.Second - 1) / time.Second)
 		pod.TerminationGracePeriodSeconds = &grace
 	}
-}
-
-func credentialHash(secrets []string) string {
-	return hash(append([]string{"credential"}, secrets...)...)[:32]
 }
 
 // secure sets the defaults of a pod that runs what a model says; what the

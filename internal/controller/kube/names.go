@@ -21,7 +21,7 @@ const (
 
 	noteRollout    = "fulgur/rollout-id"
 	noteAttempt    = "fulgur/attempt-id"
-	noteCredential = "fulgur/credential" // a hash of what the attempt holds
+	noteCredential = "fulgur/credential" // marks of what the attempt holds (marks)
 	noteAgent      = "fulgur/agent"      // the container that is the agent
 
 	managedBy = "agentlightning"
