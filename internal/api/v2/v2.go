@@ -63,6 +63,7 @@ type (
 		Runs
 		Rollouts
 		Records
+		Artifacts
 		Identifier
 	}
 	// Gate holds calls and knows what they do; the gateway is one.
@@ -82,6 +83,7 @@ type Options struct {
 	Capabilities api.Capabilities
 	Heartbeat    time.Duration // of a watch; 0: 15 s
 	MaxBody      int64         // bytes of a request; 0: 64 MiB
+	MaxArtifact  int64         // bytes of all that an attempt may leave; 0: 1 GiB
 	// Events bounds what agents post; nil: the default limits.
 	Events *api.EventBudget
 }
@@ -99,6 +101,9 @@ func New(o Options) http.Handler {
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 64 << 20
+	}
+	if o.MaxArtifact == 0 {
+		o.MaxArtifact = 1 << 30
 	}
 	if o.Events == nil {
 		o.Events = api.NewEventBudget(api.EventLimits{}, o.Store, nil)
@@ -118,17 +123,19 @@ func New(o Options) http.Handler {
 	config.Security = []map[string][]string{{"bearer": {}}, {"header": {}}}
 	s := &server{Options: o, api: humago.New(mux, config)}
 	s.routes()
+	s.artifactRoutes(mux)
 	amend(s.api.OpenAPI().Components.Schemas.Map())
 	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(docsPage) // the reader may have left
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, pattern := mux.Handler(r); pattern == "" {
+		_, pattern := mux.Handler(r)
+		if pattern == "" {
 			mux.ServeHTTP(problemWriter{w}, r) // 404 or 405
 			return
 		}
-		if open := r.URL.Path == "/docs" || r.URL.Path == Prefix+"/openapi.json" || r.URL.Path == Prefix+"/openapi.yaml"; !open {
+		if open := r.URL.Path == "/docs" || r.URL.Path == Prefix+"/openapi.json" || r.URL.Path == Prefix+"/openapi.yaml" || pattern == readArtifact; !open {
 			id, err := api.Identify(r, s.Store)
 			if err != nil {
 				writeProblem(w, err)

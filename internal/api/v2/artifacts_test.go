@@ -1,0 +1,104 @@
+package v2_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/api/client"
+	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
+)
+
+func TestArtifactsAreLeftOnceAndReadByWhoMay(t *testing.T) {
+	s, srv := serve(t, v2.Options{MaxArtifact: 1000})
+	cred, other := attempt(t, s, "mine"), attempt(t, s, "other")
+	key := fulgur.AttemptKey{Rollout: "mine", Attempt: "0"}
+	if _, _, err := s.PutArtifact(t.Context(), key, "tests", "a secret", strings.NewReader("copy"), 1000); err != nil {
+		t.Fatal(err)
+	}
+	path := srv.URL + "/api/v2/rollouts/mine/attempts/0/artifacts/"
+	for _, c := range []struct {
+		name, method, artifact, key, body string
+		want                              int
+	}{
+		{"no key", "PUT", "workspace", "", "tar", 401},
+		{"a wrong key", "PUT", "workspace", "fk-nobodys", "tar", 401},
+		{"another attempt's credential", "PUT", "workspace", other, "tar", 403},
+		{"its own", "PUT", "workspace", cred, "tar", 201},
+		{"a retry", "PUT", "workspace", cred, "tar", 200},
+		{"other bytes", "PUT", "workspace", cred, "rat", 409},
+		{"other bytes, with the server key", "PUT", "workspace", "key", "rat", 409},
+		{"a name that is none", "PUT", "Work", "key", "rat", 400},
+		{"more than one may leave", "PUT", "more", cred, strings.Repeat("x", 994), 413},
+		{"as much as one may leave", "PUT", "more", cred, strings.Repeat("x", 993), 201},
+		{"an attempt reads nothing", "GET", "workspace", cred, "", 403},
+		{"nor what is for its tests", "GET", "tests", cred, "", 403},
+		{"nor lists", "GET", "", cred, "", 404},
+		{"nor removes", "DELETE", "workspace", cred, "", 403},
+		{"the secret of another artifact", "GET", "workspace", "a secret", "", 401},
+		{"the secret that it was left with", "GET", "tests", "a secret", "", 200},
+		{"which puts nothing", "PUT", "tests", "a secret", "copy", 401},
+		{"the server key", "GET", "workspace", "key", "", 200},
+		{"what is not there", "GET", "nothing", "key", "", 404},
+		{"the server removes", "DELETE", "tests", "key", "", 200},
+		{"and again", "DELETE", "tests", "key", "", 200},
+		{"what was removed", "GET", "tests", "a secret", "", 401},
+	} {
+		code, body, _ := request(t, c.method, path+c.artifact, c.key, c.body)
+		if code != c.want {
+			t.Errorf("%s: %d %s, want %d", c.name, code, body, c.want)
+		}
+	}
+	if _, err := s.EndRollout(t.Context(), "mine", fulgur.Outcome{Class: fulgur.OutcomeAgent, Reason: "timeout"}); err != nil {
+		t.Fatal(err)
+	}
+	if code, body, _ := request(t, "PUT", path+"late", cred, "tar"); code != http.StatusGone {
+		t.Errorf("after the end: %d %s", code, body)
+	}
+}
+
+// The client does what the store does.
+func TestTheClientKeepsArtifacts(t *testing.T) {
+	s, srv := serve(t, v2.Options{})
+	attempt(t, s, "a/b c")
+	c := newClient(t, srv.URL, client.Options{RetryFor: time.Second})
+	key := fulgur.AttemptKey{Rollout: "a/b c", Attempt: "0"}
+	big := bytes.Repeat([]byte("0123456789abcdef"), 100_000)
+	for i, body := range []io.Reader{bytes.NewReader(big), io.MultiReader(bytes.NewReader(big))} {
+		a, created, err := c.PutArtifact(t.Context(), key, "tests", "secret", body, 0)
+		if err != nil || created != (i == 0) || a.Size != int64(len(big)) {
+			t.Fatalf("%+v, %v, %v", a, created, err)
+		}
+	}
+	if !s.MayReadArtifact(t.Context(), key, "tests", "secret") {
+		t.Error("its secret does not read it")
+	}
+	list, err := c.Artifacts(t.Context(), key)
+	if err != nil || len(list) != 1 || list[0].Name != "tests" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	a, r, err := c.Artifact(t.Context(), key, "tests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(r)
+	if err != nil || !bytes.Equal(got, big) || a.SHA256 != list[0].SHA256 || a.Size != list[0].Size {
+		t.Errorf("%d bytes, %+v, %v", len(got), a, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := c.DeleteArtifact(t.Context(), key, "tests"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Artifact(t.Context(), key, "tests"); fulgur.KindOf(err) != fulgur.KindNotFound {
+		t.Error(err)
+	}
+	if _, _, err := c.PutArtifact(t.Context(), fulgur.AttemptKey{Rollout: "nobody", Attempt: "0"}, "x", "", strings.NewReader("x"), 0); fulgur.KindOf(err) != fulgur.KindNotFound {
+		t.Error(err)
+	}
+}
