@@ -13,6 +13,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/trainer"
 )
 
 // check prints the effective configuration and what would be started.
@@ -74,13 +75,10 @@ func checkModel(ctx context.Context, r *runFile) error {
 		return err
 	}
 	info, err := eng.Info(ctx)
-	if err == nil && info.Temperature1 && r.Sampling.Temperature != 1 {
-		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
-			"sampling.temperature is %g, but this engine's log probs are of temperature 1: use 1", r.Sampling.Temperature), nil))
-	}
-	if err == nil && r.Algorithm.Replay && !info.Replay {
-		err = usageErr(fulgur.E(fulgur.KindUnsupported, "check the run file", fmt.Sprintf(
-			"algorithm.replay: the engine %s can't replay the experts that were chosen at sampling: leave it out", info.Name), nil))
+	if err == nil {
+		if err = trainer.Fits(info, r.Sampling.Temperature, r.Algorithm.Replay); err != nil {
+			err = usageErr(err)
+		}
 	}
 	return errors.Join(err, eng.Close())
 }

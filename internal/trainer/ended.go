@@ -18,12 +18,12 @@ type fullCalls interface {
 }
 
 // withExperts reads the records' calls with their routed experts, where these are
-// replayed.
+// replayed: the store can do that then (fitEngine).
 func (t *trainer) withExperts(ctx context.Context, records []fulgur.Record) error {
-	st, ok := t.o.Store.(fullCalls)
-	if !ok || !t.o.Samples.Replay {
+	if !t.o.Samples.Replay {
 		return nil
 	}
+	st := t.o.Store.(fullCalls)
 	for k := range records {
 		r := &records[k]
 		if len(r.Calls) == 0 || !r.Rollout.IsTrain {

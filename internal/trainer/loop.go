@@ -177,27 +177,6 @@ func (t *trainer) load(ctx context.Context) error {
 	return nil
 }
 
-// fitEngine sees that the engine can do what the run asks of it.
-func (t *trainer) fitEngine(ctx context.Context) error {
-	o := &t.o
-	info, err := o.Engine.Info(ctx)
-	switch {
-	case err != nil:
-		return err
-	case info.Temperature1 && o.Sampling.Temperature != 1:
-		return fulgur.E(fulgur.KindUnsupported, "start training", fmt.Sprintf(
-			"sampling.temperature is %g, but the engine's log probs are of temperature 1: the ratio of policies would be wrong; use 1", o.Sampling.Temperature), nil)
-	case o.Samples.Replay && !info.Replay:
-		return fulgur.E(fulgur.KindUnsupported, "start training", fmt.Sprintf(
-			"algorithm.replay: the engine %s can't replay the experts that were chosen at sampling: leave it out", info.Name), nil)
-	}
-	o.Objective.replay = o.Samples.Replay
-	if t.maxTokens = o.MaxTokens; t.maxTokens == 0 {
-		t.maxTokens = info.ContextLength
-	}
-	return nil
-}
-
 // openFiles opens the run folder's metrics, cut back to what the state covers.
 func (t *trainer) openFiles(now time.Time) error {
 	keep := t.state.Cursor.Step

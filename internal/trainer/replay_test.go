@@ -83,20 +83,25 @@ func TestRoutedExpertsAreReplayedOrNot(t *testing.T) {
 }
 
 func TestReplayIsRefusedWhereNothingCanBeReplayed(t *testing.T) {
-	run := func(replays bool) error {
+	run := func(replays bool, narrow func(Store) Store) error {
 		dir := t.TempDir()
 		st, e := openStore(t, dir), newBigram(vocab)
 		e.replays = replays
-		o := options(dir, st, e)
+		o := options(dir, narrow(st), e)
 		o.Samples.Replay, o.Validation, o.Test, o.ValidateEvery = true, nil, nil, 0
 		_, err := train(t, t.Context(), o, &agents{st: st, gen: e, slots: 4})
 		return err
 	}
-	if err := run(false); fulgur.KindOf(err) != fulgur.KindUnsupported || !strings.Contains(err.Error(), "algorithm.replay") {
+	whole := func(st Store) Store { return st }
+	if err := run(false, whole); fulgur.KindOf(err) != fulgur.KindUnsupported || !strings.Contains(err.Error(), "algorithm.replay") {
 		t.Errorf("an engine without replay: %v", err)
 	}
 	// No model server gave any: the step says why nothing trains.
-	if err := run(true); err == nil || !strings.Contains(err.Error(), "24 × "+sample.MissingExperts) {
+	recordsOnly := func(st Store) Store { return struct{ Store }{st} }
+	if err := run(true, recordsOnly); fulgur.KindOf(err) != fulgur.KindUnsupported || !strings.Contains(err.Error(), "this store") {
+		t.Errorf("a store without routed experts: %v", err)
+	}
+	if err := run(true, whole); err == nil || !strings.Contains(err.Error(), "24 × "+sample.MissingExperts) {
 		t.Errorf("calls without experts: %v", err)
 	}
 }
