@@ -133,12 +133,11 @@ func (e *ended) perToken(s *sample.Sequence, n int) []float64 {
 	if e.advantages == nil {
 		return out
 	}
-	for k, c := range e.calls {
-		if !slices.ContainsFunc(s.Turns, func(t sample.Turn) bool { return t.Call == c.id }) {
-			continue
-		}
-		for j := c.at; j < c.at+c.n && j-1 < n; j++ {
-			out[j-1] = e.advantages[k]
+	for i := range s.Turns {
+		t := &s.Turns[i]
+		k := slices.Index(e.calls, t.Call)
+		for j := t.Start - 1; k >= 0 && j < min(t.Start+t.Len-1, n); j++ {
+			out[j] = e.advantages[k]
 		}
 	}
 	return out

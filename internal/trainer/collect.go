@@ -31,11 +31,11 @@ type ended struct {
 	open  time.Duration // that its calls were open, held or being answered
 
 	attempt     fulgur.AttemptID
-	calls       []callAt      // its own, where they may differ in advantage
-	callRewards []float64     // of these; nil: none
-	advantages  []float64     // of these; nil: the line's counts for all
-	penalty     float64       // taken off the reward
-	recorded    []fulgur.Call // under compat v1, whose rows are made of a whole batch
+	calls       []fulgur.CallID // its own, where they may differ in advantage
+	callRewards []float64       // of these; nil: none
+	advantages  []float64       // of these; nil: the line's counts for all
+	penalty     float64         // taken off the reward
+	recorded    []fulgur.Call   // under compat v1, whose rows are made of a whole batch
 }
 
 func (e *ended) masked() bool { return e.line.Masked != "" }

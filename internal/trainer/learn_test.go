@@ -288,14 +288,14 @@ func TestRewardsBeyondAllMeasureAreLeftOut(t *testing.T) {
 			t.Errorf("%g: masked %q, reward %v, why %q", float64(value), line.Masked, line.Reward, line.Why)
 		}
 	}
-	if i, _ := callReward([]byte(`{"call":0,"value":1e308}`), []callAt{{id: "a", at: 1, n: 2}}); i >= 0 {
+	if i, _ := callReward([]byte(`{"call":0,"value":1e308}`), []fulgur.CallID{"a"}); i >= 0 {
 		t.Error("a call's reward of 1e308 counts")
 	}
 }
 
 // A call's own reward reaches the tokens that it sampled, and those before it.
 func TestRewardsOfCalls(t *testing.T) {
-	calls := []callAt{{id: "a", at: 1, n: 2}, {id: "b", at: 4, n: 1}}
+	calls := []fulgur.CallID{"a", "b"}
 	for data, want := range map[string]int{`{"call":1,"value":2}`: 1, `{"call":"a","value":2}`: 0, `{"call":2,"value":2}`: -1, `{"call":"c","value":2}`: -1,
 		`{"call":0}`: -1, `{"call":0,"value":"2"}`: -1, `{"value":2}`: -1, `[]`: -1} {
 		if k, v := callReward([]byte(data), calls); k != want || k >= 0 && v != 2 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/engine"
@@ -97,18 +98,11 @@ func GroupFilter(f advantage.Filter) func([]RolloutLine) string {
 	}
 }
 
-// callAt is where a call's sampled tokens are in its samples.
-type callAt struct {
-	id    fulgur.CallID
-	at, n int
-}
-
 // ownCalls lists the calls of an agent's own conversation.
-func ownCalls(calls []fulgur.Call) (out []callAt) {
+func ownCalls(calls []fulgur.Call) (out []fulgur.CallID) {
 	for i := range calls {
-		c := &calls[i]
-		if c.Auxiliary == "" && len(c.SampledIDs) > 0 {
-			out = append(out, callAt{c.ID, len(c.PromptIDs), len(c.SampledIDs)})
+		if c := &calls[i]; c.Auxiliary == "" && len(c.SampledIDs) > 0 {
+			out = append(out, c.ID)
 		}
 	}
 	return out
@@ -173,7 +167,7 @@ func (t *trainer) readCallRewards(ctx context.Context, step int64, rollouts []en
 }
 
 // callReward reads an event's call and value; -1 if it has none.
-func callReward(data json.RawMessage, calls []callAt) (int, float64) {
+func callReward(data json.RawMessage, calls []fulgur.CallID) (int, float64) {
 	var d struct {
 		Call  json.RawMessage `json:"call"`
 		Value *float64        `json:"value"`
@@ -186,14 +180,10 @@ func callReward(data json.RawMessage, calls []callAt) (int, float64) {
 		return index, *d.Value
 	}
 	var id fulgur.CallID
-	if json.Unmarshal(d.Call, &id) == nil {
-		for k, c := range calls {
-			if c.id == id {
-				return k, *d.Value
-			}
-		}
+	if json.Unmarshal(d.Call, &id) != nil {
+		return -1, 0
 	}
-	return -1, 0
+	return slices.Index(calls, id), *d.Value
 }
 
 // penalties sets what the divergence of the sampler from the reference policy

@@ -185,7 +185,7 @@ func TestCallRewardsAreReadFromEvents(t *testing.T) {
 	}
 	var warned []string
 	tr := trainer{o: Options{Store: st, Observer: func(e Event) { warned = append(warned, e.(Warning).Message) }}}
-	all := []ended{{attempt: at.ID, calls: []callAt{{id: "a"}, {id: "b"}}, line: RolloutLine{ID: "x"}}}
+	all := []ended{{attempt: at.ID, calls: []fulgur.CallID{"a", "b"}, line: RolloutLine{ID: "x"}}}
 	if err := tr.readCallRewards(ctx, 1, all); err != nil {
 		t.Fatal(err)
 	}
