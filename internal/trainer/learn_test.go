@@ -297,7 +297,7 @@ func TestRewardsBeyondAllMeasureAreLeftOut(t *testing.T) {
 func TestRewardsOfCalls(t *testing.T) {
 	calls := []fulgur.CallID{"a", "b"}
 	for data, want := range map[string]int{`{"call":1,"value":2}`: 1, `{"call":"a","value":2}`: 0, `{"call":2,"value":2}`: -1, `{"call":"c","value":2}`: -1,
-		`{"call":0}`: -1, `{"call":0,"value":"2"}`: -1, `{"value":2}`: -1, `[]`: -1} {
+		`{"call":0}`: -1, `{"call":null,"value":2}`: -1, `{"call":0,"value":"2"}`: -1, `{"value":2}`: -1, `[]`: -1} {
 		if k, v := callReward([]byte(data), calls); k != want || k >= 0 && v != 2 {
 			t.Errorf("%s: call %d, value %g", data, k, v)
 		}

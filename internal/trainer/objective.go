@@ -130,7 +130,8 @@ type events interface {
 }
 
 // readCallRewards reads the rewards of single calls. One that names no call of the
-// rollout, or is no finite number, is counted and left out.
+// rollout, or is no finite number, is counted and left out. A rollout that took a
+// shortcut has the reward of that, and no other.
 func (t *trainer) readCallRewards(ctx context.Context, step int64, rollouts []ended) error {
 	st, ok := t.o.Store.(events)
 	if !ok {
@@ -139,7 +140,7 @@ func (t *trainer) readCallRewards(ctx context.Context, step int64, rollouts []en
 	bad := 0
 	for i := range rollouts {
 		e := &rollouts[i]
-		if e.masked() || len(e.calls) == 0 {
+		if a := e.line.Audited; e.masked() || len(e.calls) == 0 || a == AuditZero || a == AuditFail {
 			continue
 		}
 		all, err := again(ctx, func() ([]fulgur.Event, error) { return st.Events(ctx, e.line.ID, e.attempt) })
@@ -175,9 +176,9 @@ func callReward(data json.RawMessage, calls []fulgur.CallID) (int, float64) {
 	if json.Unmarshal(data, &d) != nil || d.Value == nil || !usable(*d.Value) {
 		return -1, 0
 	}
-	var index int
-	if json.Unmarshal(d.Call, &index) == nil && index >= 0 && index < len(calls) {
-		return index, *d.Value
+	var index *int // null is no number
+	if json.Unmarshal(d.Call, &index) == nil && index != nil && *index >= 0 && *index < len(calls) {
+		return *index, *d.Value
 	}
 	var id fulgur.CallID
 	if json.Unmarshal(d.Call, &id) != nil {

@@ -185,9 +185,12 @@ func TestCallRewardsAreReadFromEvents(t *testing.T) {
 	}
 	var warned []string
 	tr := trainer{o: Options{Store: st, Observer: func(e Event) { warned = append(warned, e.(Warning).Message) }}}
-	all := []ended{{attempt: at.ID, calls: []fulgur.CallID{"a", "b"}, line: RolloutLine{ID: "x"}}}
+	all := []ended{{attempt: at.ID, calls: []fulgur.CallID{"a", "b"}, line: RolloutLine{ID: "x"}}, {attempt: at.ID, calls: []fulgur.CallID{"a", "b"}, line: RolloutLine{ID: "x", Audited: AuditZero}}}
 	if err := tr.readCallRewards(ctx, 1, all); err != nil {
 		t.Fatal(err)
+	}
+	if all[1].callRewards != nil {
+		t.Errorf("a rollout that took a shortcut has %v for its calls", all[1].callRewards)
 	}
 	if diff := cmp.Diff([]float64{0.75, 1}, all[0].callRewards); diff != "" || len(warned) != 1 || !strings.HasPrefix(warned[0], "2 rewards") {
 		t.Errorf("%s, warned of %q", diff, warned)
