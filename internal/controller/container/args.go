@@ -2,6 +2,7 @@ package container
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -42,9 +43,8 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, at places) (launch
 		l.args = []string{"run", "--detach"}
 	}
 	add := func(args ...string) { l.args = append(l.args, args...) }
-	add("--name", r.nameOf(k), "--pull", "never",
-		"--label", labelScope+"="+r.scope, "--label", labelRollout+"="+string(k.Rollout), "--label", labelAttempt+"="+string(k.Attempt),
-		"--cap-drop", "all", "--security-opt", "no-new-privileges")
+	add(r.guarded(r.nameOf(k))...)
+	add("--label", labelScope+"="+r.scope, "--label", labelRollout+"="+string(k.Rollout), "--label", labelAttempt+"="+string(k.Attempt))
 	if r.init && r.Network != NetworkGateway { // there Inner is one
 		add("--init")
 	}
@@ -88,12 +88,22 @@ func (r *Runner) arguments(k plan.Key, env map[string]string, at places) (launch
 	return l, nil
 }
 
+// guarded are the options of every container that runs something: its name, an image
+// that is here, and no more rights than it needs.
+func (r *Runner) guarded(name string) []string {
+	args := []string{"--name", name, "--pull", "never", "--cap-drop", "all", "--security-opt", "no-new-privileges"}
+	if r.client.podman {
+		args = append(args, "--http-proxy=false")
+	}
+	return args
+}
+
 // logging are the options of a container's log. Its cap is on disk too: an agent that
 // never stops talking fills no disk.
 func (r *Runner) logging() []string {
 	size := strconv.Itoa(max(8*r.LogCap, 4<<20))
 	if r.client.podman {
-		return []string{"--http-proxy=false", "--log-driver", "k8s-file", "--log-opt", "max-size=" + size}
+		return []string{"--log-driver", "k8s-file", "--log-opt", "max-size=" + size}
 	}
 	return []string{"--log-driver", "json-file", "--log-opt", "max-size=" + size, "--log-opt", "max-file=2"}
 }
@@ -144,7 +154,7 @@ func ours(name string) bool {
 func (l *launch) environment(env map[string]string) error {
 	var file strings.Builder
 	environ := slices.Clone(l.environ)
-	for _, name := range sorted(env) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		value := env[name]
 		if err := controller.CheckVar(name, value); err != nil {
 			return err
@@ -165,13 +175,4 @@ func (l *launch) environment(env map[string]string) error {
 	}
 	l.environ = environ
 	return nil
-}
-
-func sorted(m map[string]string) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
 }

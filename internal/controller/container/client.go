@@ -28,6 +28,9 @@ type client struct {
 // wait for a container or fetch an image.
 const patience = 2 * time.Minute
 
+// clientTalk is how many bytes are kept of what a client says that may say much.
+const clientTalk = 8 << 10
+
 // findClient finds the program, and asks it whether it works.
 func findClient(ctx context.Context, program string, environ []string) (*client, error) {
 	const op = "find the container program"

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -94,27 +92,16 @@ func (r *Runner) attach(x *box, stdin bool) error {
 		args = []string{"start", "--attach", "--interactive", x.name}
 	}
 	cmd := r.client.command(r.life, args...)
-	var bad tail
-	cmd.Stdout, cmd.Stderr = nil, &bad // the log is read at the end
+	bad := controller.NewLogBuffer(clientTalk)
+	cmd.Stdout, cmd.Stderr = nil, bad // the log is read at the end
 	if stdin {
 		cmd.Stdin = bytes.NewReader(x.input)
 	}
 	err := cmd.Run()
 	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() > 0 {
-		return &failure{cmd.ProcessState.ExitCode(), lastLine(string(bad.b))}
+		return &failure{cmd.ProcessState.ExitCode(), lastLine(string(bad.Bytes()))}
 	}
 	return err
-}
-
-// tail keeps the last bytes of what a client says beside the agent's own words.
-type tail struct{ b []byte }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.b = append(t.b, p...)
-	if over := len(t.b) - 4096; over > 0 {
-		t.b = append(t.b[:0], t.b[over:]...)
-	}
-	return len(p), nil
 }
 
 // ended looks at a container whose client has ended; nil: it runs, or cannot be
@@ -181,22 +168,9 @@ func (r *Runner) keepLog(x *box, good bool) (last, path string) {
 	if err := r.client.logs(context.WithoutCancel(r.life), x.name, io.Writer(buf)); err != nil {
 		r.Log.Warn("a container's log cannot be read", "container", x.name, "err", err)
 	}
-	log := controller.Redact(buf.Bytes(), x.secrets)
-	if len(log) == 0 {
-		return "", ""
-	}
-	last = controller.LastLines(log)
-	if r.State == "" || r.Logs == controller.KeepNone {
-		return last, ""
-	}
-	path = filepath.Join(r.State, "logs", fileName(x.key)+".log")
-	err := os.MkdirAll(filepath.Dir(path), 0o700)
-	if err == nil {
-		err = os.WriteFile(path, log, 0o600)
-	}
+	last, path, err := controller.WriteLog(r.State, r.Logs, x.key, buf.Bytes(), x.secrets, good)
 	if err != nil {
-		r.Log.Warn("an attempt's log could not be written", "file", path, "err", err)
-		return last, ""
+		r.Log.Warn("an attempt's log could not be written", "err", err)
 	}
 	return last, path
 }

@@ -89,8 +89,8 @@ func (r *Runner) test(ctx context.Context, work string, out io.Writer) (int, err
 // testArguments is the client's command line for tests. The label has a successor
 // remove what this process cannot.
 func (r *Runner) testArguments(name, work string) []string {
-	args := []string{"run", "--detach", "--name", name, "--pull", "never", "--label", labelScope + "=" + r.scope,
-		"--cap-drop", "all", "--security-opt", "no-new-privileges", "--network", "none"}
+	args := append([]string{"run", "--detach"}, r.guarded(name)...)
+	args = append(args, "--label", labelScope+"="+r.scope, "--network", "none")
 	if r.init {
 		args = append(args, "--init")
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
 )
 
 // pullPatience is how long fetching an image may take.
@@ -42,10 +43,15 @@ func (r *Runner) haveImage(ctx context.Context) error {
 	if len(r.entry) == 0 {
 		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the image %s names no program: set agent.command", r.Image), nil)
 	}
-	if err := r.haveProgram(ctx, "agent.command", r.entry[0], env); err != nil || r.grader == nil || len(r.grader.Tests) == 0 {
+	name, err := r.look(ctx, r.entry[0])
+	if err != nil {
 		return err
 	}
-	return r.haveProgram(ctx, "reward.tests", r.grader.Tests[0], env)
+	defer r.discard(name)
+	if err := r.haveProgram(ctx, name, "agent.command", r.entry[0], env); err != nil || r.grader == nil || len(r.grader.Tests) == 0 {
+		return err
+	}
+	return r.haveProgram(ctx, name, "reward.tests", r.grader.Tests[0], env)
 }
 
 // pull fetches the image.
@@ -54,13 +60,13 @@ func (r *Runner) pull(ctx context.Context) error {
 	defer cancel()
 	r.Log.Info("fetching an image", "image", r.Image)
 	cmd := r.client.command(ctx, "pull", "--quiet", r.Image)
-	var bad tail
-	cmd.Stderr = &bad
+	bad := controller.NewLogBuffer(clientTalk)
+	cmd.Stderr = bad
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return errors.New(lastLine(string(bad.b)))
+		return errors.New(lastLine(string(bad.Bytes())))
 	}
 	return nil
 }
@@ -106,15 +112,10 @@ func (r *Runner) look(ctx context.Context, program string) (name string, err err
 	return name, nil
 }
 
-// haveProgram looks for a program that a key of the run file names in the image. A mount may bring it, so what is
-// below one is not looked for.
-func (r *Runner) haveProgram(ctx context.Context, key, program string, env []string) error {
+// haveProgram looks in the container of look for a program that a key of the run file
+// names. A mount may bring it, so what is below one is not looked for.
+func (r *Runner) haveProgram(ctx context.Context, name, key, program string, env []string) error {
 	op := "look for the program of " + key
-	name, err := r.look(ctx, program)
-	if err != nil {
-		return err
-	}
-	defer r.discard(name)
 	places := []string{program}
 	if !strings.Contains(program, "/") {
 		search := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -168,21 +168,7 @@ func short(s string) string {
 // nameOf is the container's name: the same for the same attempt, another for
 // every scope.
 func (r *Runner) nameOf(k plan.Key) string {
-	return "fulgur-" + r.scope + "-" + fileName(k)
-}
-
-// fileName is a name for an attempt's files and container: its ids where they
-// are fit for one, else a hash of them (v1 takes any id).
-func fileName(k plan.Key) string {
-	plain := len(k.Rollout) <= 100 && len(k.Attempt) <= 20 && len(k.Rollout) > 0 && len(k.Attempt) > 0
-	for _, c := range string(k.Rollout) + string(k.Attempt) {
-		plain = plain && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-')
-	}
-	if plain {
-		return string(k.Rollout) + "." + string(k.Attempt)
-	}
-	sum := sha256.Sum256([]byte(string(k.Rollout) + "\x00" + string(k.Attempt)))
-	return "id-" + hex.EncodeToString(sum[:12])
+	return "fulgur-" + r.scope + "-" + controller.FileName(k)
 }
 
 // left is what an attempt that has ended still has on this machine.

@@ -38,11 +38,8 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 	// A name of its own and no label: another controller of this run may lead, and adopt.
 	once := "probe-" + strings.ToLower(rand.Text()[:8])
 	x := newBox(plan.Key{Rollout: fulgur.RolloutID(once), Attempt: "0"}, "fulgur-"+r.scope+"-"+once)
-	args := []string{"run", "--rm", "--name", x.name, "--pull", "never", "--cap-drop", "all", "--security-opt", "no-new-privileges",
-		"--volume", r.inner + ":" + innerPath + ":ro", "--entrypoint", innerPath}
-	if r.client.podman {
-		args = append(args, "--http-proxy=false")
-	}
+	args := append([]string{"run", "--rm"}, r.guarded(x.name)...)
+	args = append(args, "--volume", r.inner+":"+innerPath+":ro", "--entrypoint", innerPath)
 	if r.Network == NetworkGateway {
 		env, err := r.openDoor(x, map[string]string{"health": health}, nil)
 		if err != nil {

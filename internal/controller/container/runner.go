@@ -213,7 +213,7 @@ func (r *Runner) discard(name string) {
 func (r *Runner) hasFolder() bool { return r.Input == controller.ByFile || r.Workspace }
 
 func (r *Runner) folderOf(k plan.Key) string {
-	return filepath.Join(r.State, "attempts", fileName(k))
+	return filepath.Join(r.State, "attempts", controller.FileName(k))
 }
 
 // files makes an attempt's folder, and what is to be in it. What it is in is ours
