@@ -100,17 +100,9 @@ func (b *minibatch) take(e *ended, index int, total loss.Totals, current fulgur.
 	b.live++
 	b.tokens += e.line.Trained
 	b.samples += len(e.built.Sequences)
-	for k := range e.built.Sequences {
+	for k, d := range e.datums(o.replay) {
 		s := &e.built.Sequences[k]
-		d := datum(s)
-		if o.replay && s.Experts != nil {
-			d.Experts = s.Experts[1 : 1+len(d.Tokens)] // a token's row is of the pass before it
-		}
-		trained := 0
-		for _, m := range d.Mask {
-			trained += int(m)
-		}
-		w, err := loss.Coefficient(o.Aggregate, total, e.line.Sampled, trained)
+		w, err := loss.Coefficient(o.Aggregate, total, e.line.Sampled, s.Trained())
 		if err != nil {
 			return fulgur.E(fulgur.KindInvalid, "weigh a step's tokens", err.Error(), nil)
 		}
@@ -151,6 +143,22 @@ func older(s *sample.Sequence, current fulgur.PolicyVersion) (found bool) {
 		}
 	}
 	return found
+}
+
+// datums returns the samples as the engine takes them, with what it is to replay.
+// They are built once: a divergence that is taken off the reward looks at them first.
+func (e *ended) datums(replay bool) []engine.Datum {
+	if e.data == nil {
+		e.data = make([]engine.Datum, len(e.built.Sequences))
+		for k := range e.data {
+			s := &e.built.Sequences[k]
+			e.data[k] = datum(s)
+			if replay && s.Experts != nil {
+				e.data[k].Experts = s.Experts[1 : 1+len(e.data[k].Tokens)] // a token's row is of the pass before it
+			}
+		}
+	}
+	return e.data
 }
 
 // datum shapes a sample for the engine: position i holds token i and predicts

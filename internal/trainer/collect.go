@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/engine"
 	"github.com/fulgur-rl/fulgur/internal/trainer/data"
 	"github.com/fulgur-rl/fulgur/internal/trainer/sample"
 	"github.com/fulgur-rl/fulgur/internal/trainer/schedule"
@@ -26,9 +27,10 @@ type ask struct {
 type ended struct {
 	ask
 	line  RolloutLine
-	built sample.Built  // of training rollouts
-	first int64         // policy version of its first sampled token; below 0: it has none
-	open  time.Duration // that its calls were open, held or being answered
+	built sample.Built   // of training rollouts
+	data  []engine.Datum // its samples as the engine takes them; nil: not built yet (datums)
+	first int64          // policy version of its first sampled token; below 0: it has none
+	open  time.Duration  // that its calls were open, held or being answered
 
 	attempt     fulgur.AttemptID
 	calls       []fulgur.CallID // its own, where they may differ in advantage

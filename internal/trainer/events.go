@@ -119,7 +119,7 @@ type RolloutLine struct {
 	Lost        map[string]int `json:"lost,omitempty"`            // sampled tokens that do not train, by their call's reason
 	Breaks      map[string]int `json:"breaks,omitempty"`          // where its lineages broke, by class
 	Again       int            `json:"prefilled_again,omitempty"` // prompt tokens that a prefix cache would have held without the breaks
-	// SamplesHash is that of its samples (sample.Hash).
+	// SamplesHash is that of its samples (sample.Built.Hash).
 	SamplesHash string `json:"samples_hash,omitempty"`
 	// Version is the policy that sampled its first token; Last the one of its last
 	// token where that is another.

@@ -196,8 +196,8 @@ func (t *trainer) penalties(ctx context.Context, rollouts []ended, m *measured) 
 		if rollouts[i].masked() {
 			continue
 		}
-		for k := range rollouts[i].built.Sequences {
-			data, of = append(data, datum(&rollouts[i].built.Sequences[k])), append(of, i)
+		for _, d := range rollouts[i].datums(t.o.Objective.replay) {
+			data, of = append(data, d), append(of, i)
 		}
 	}
 	ref, err := t.o.Engine.(engine.Freezer).ForwardFrozen(ctx, data)

@@ -112,7 +112,7 @@ func (t *trainer) v1Batches(rollouts []ended, seed uint64, m *measured) ([]minib
 // v1Datum shapes a row for the engine: the first response token is predicted at the
 // prompt's last position.
 func v1Datum(r *sample.V1Row, weights []float64) (engine.Datum, loss.Row) {
-	all := append(slices.Clone(r.Prompt), r.Response...)
+	all := slices.Concat(r.Prompt, r.Response)
 	n, at := len(all)-1, len(r.Prompt)-1
 	d := engine.Datum{Tokens: all[:n], Targets: all[1:], OldLogProbs: make([]float32, n), Mask: make([]float32, n)}
 	row := loss.Row{Coefficient: 1, Advantages: make([]float64, n)}
