@@ -164,13 +164,12 @@ func Paired(a, b []float64) Difference {
 		}
 	}
 	d.Value = mean(diffs)
-	n := float64(len(diffs))
-	if n < 2 {
+	if len(diffs) < 2 {
 		return d
 	}
-	half := student(len(diffs)-1) * math.Sqrt(variance(diffs, d.Value)/(n-1))
+	half := margin(diffs, d.Value)
 	if half == 0 && d.Value == 0 { // no task differs: as sure as one in n
-		half = min(1, 3/n) // the rule of three
+		half = min(1, 3/float64(len(diffs))) // the rule of three
 	}
 	d.Low, d.High = max(-1, d.Value-half), min(1, d.Value+half)
 	d.P = sign(d.Won, d.Lost)
@@ -212,6 +211,11 @@ func student(df int) float64 {
 		z*(3*z2*z2*z2+19*z2*z2+17*z2-15)/(384*n*n*n) + z*(79*z2*z2*z2*z2+776*z2*z2*z2+1482*z2*z2-1920*z2-945)/(92160*n*n*n*n)
 }
 
+// margin is half of Student's 95 % interval of the mean of at least two values.
+func margin(values []float64, mean float64) float64 {
+	return student(len(values)-1) * math.Sqrt(variance(values, mean)/float64(len(values)-1))
+}
+
 // Spread is the mean over seeds with Student's interval; Low and High are the
 // value with fewer than two.
 func Spread(values []float64) Interval {
@@ -219,7 +223,7 @@ func Spread(values []float64) Interval {
 	if len(values) < 2 {
 		return Interval{m, m, m}
 	}
-	half := student(len(values)-1) * math.Sqrt(variance(values, m)/float64(len(values)-1))
+	half := margin(values, m)
 	return Interval{m, m - half, m + half}
 }
 
@@ -237,7 +241,7 @@ func Seeds(a, b []float64, paired bool) Interval {
 		for i := range a {
 			diffs[i] = b[i] - a[i]
 		}
-		half = student(len(a)-1) * math.Sqrt(variance(diffs, d.Value)/float64(len(a)-1))
+		half = margin(diffs, d.Value)
 	} else {
 		na, nb := float64(len(a)), float64(len(b))
 		va, vb := variance(a, mean(a))/(na-1), variance(b, mean(b))/(nb-1) // of the means
