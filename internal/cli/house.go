@@ -272,7 +272,7 @@ func serveOn(ln net.Listener, h http.Handler, log *slog.Logger) *listener {
 	base, cancel := context.WithCancel(context.Background())
 	l := &listener{url: "http://" + host, done: make(chan struct{}), cancel: cancel, srv: &http.Server{
 		BaseContext: func(net.Listener) context.Context { return base },
-		Handler:     boundBodies(h, bodyLimit), ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 1 << 20,
+		Handler:     gateway.BoundBodies(h, gateway.BodyLimit), ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 1 << 20,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), // a handler that panicked is told there
 	}}
 	go func() {

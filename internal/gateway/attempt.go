@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -24,6 +25,8 @@ type attempt struct {
 
 	load   sync.Mutex // held while the record is read
 	loaded bool
+
+	bodies atomic.Int64 // bytes of the bodies of the requests that are open
 
 	mu       sync.Mutex
 	next     int // index of the next call

@@ -28,7 +28,7 @@ func (g *Gateway) count(w http.ResponseWriter, r *http.Request, d dialect.Counte
 }
 
 func (g *Gateway) tokens(w http.ResponseWriter, r *http.Request, d dialect.Counter, t target) (int, error) {
-	body, release, err := g.read(w, r)
+	body, release, err := g.read(w, r, &t)
 	defer release()
 	if err != nil {
 		return 0, err

@@ -17,3 +17,6 @@ func (g *Gateway) Orphans() (running, kept int) {
 	}
 	return running, kept
 }
+
+// Bodies is how many bytes of requests' bodies are held.
+func (g *Gateway) Bodies() int64 { return g.bodies.Load() }

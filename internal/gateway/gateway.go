@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -42,6 +41,7 @@ func unescape(s string) string {
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	bound(w, r, g.o.ReadTimeout)
 	p, sub := split(r.URL) // sub is the path below the prefix
 	at := g.paths.find(sub, r.Header)
 	p.v1 = p.rollout != "" && at.v1
@@ -53,7 +53,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, err := g.identify(r.Context(), r)
 	v1 := p.v1 && who.Scope != fulgur.ScopeAttempt
 	if err != nil {
-		g.drain(w, r)
+		g.drain(r)
 		g.refuse(w, at.d, v1, err)
 		return
 	}
@@ -73,13 +73,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t, err := g.resolve(r.Context(), who, p)
 	if err != nil {
-		g.drain(w, r)
+		g.drain(r)
 		g.refuse(w, at.d, v1, err)
 		return
 	}
 	release, err := g.limit(r, &t)
 	if err != nil {
-		g.drain(w, r)
+		g.drain(r)
 		g.refuse(w, at.d, v1, err)
 		return
 	}
@@ -118,7 +118,7 @@ func checkPath(r *http.Request, p path, sub string, at spot) error {
 // call answers one model call. True: the connection is to be broken.
 func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect, t target) bool {
 	start := time.Now()
-	body, release, err := g.read(w, r)
+	body, release, err := g.read(w, r, &t)
 	defer release()
 	if err != nil {
 		g.refuseCall(w, d, t, err)
@@ -165,20 +165,19 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, d dialect.Dialect
 
 // read reads a request's body, within limits. release is to be called when the
 // body is not held any more.
-func (g *Gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+func (g *Gateway) read(w http.ResponseWriter, r *http.Request, t *target) (body []byte, release func(), err error) {
 	held := &metered{ReadCloser: r.Body, all: &g.bodies, most: g.o.MaxBodies}
+	if t.limited {
+		held.own = &g.attempts.get(attemptKey{t.rollout, t.attempt}).bodies
+	}
 	body, err = g.readAll(w, r, held)
 	return body, held.release, err
 }
 
-func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCloser) ([]byte, error) {
+func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from *metered) ([]byte, error) {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		g.drain(w, r)
+		g.drain(r)
 		return nil, fulgur.E(fulgur.KindUnsupported, "read request", fmt.Sprintf("The request's body is compressed (Content-Encoding: %.20q): send it as plain JSON", enc), nil)
-	}
-	rc := http.NewResponseController(w)
-	if g.o.ReadTimeout > 0 {
-		_ = rc.SetReadDeadline(time.Now().Add(g.o.ReadTimeout)) // a recorder in tests has none
 	}
 	most := g.o.MaxBody
 	if most < 0 {
@@ -192,37 +191,20 @@ func (g *Gateway) readAll(w http.ResponseWriter, r *http.Request, from io.ReadCl
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &big):
-		g.drain(w, r)
+		from.release()
+		g.drain(r)
 		return nil, fulgur.E(fulgur.KindTooLarge, "read request", fmt.Sprintf("The request is larger than %d bytes, the most that is taken", g.o.MaxBody), nil)
-	case errors.Is(err, errBodies):
-		return nil, errBodies
+	case errors.Is(err, errBodies), errors.Is(err, errShare):
+		from.release()
+		g.drain(r)
+		return nil, err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", fmt.Sprintf("The request's body did not arrive within %s", g.o.ReadTimeout), err)
 	case err != nil:
 		return nil, fulgur.E(fulgur.KindInvalid, "read request", "The request's body did not arrive whole", err)
 	}
-	// Only now: net/http reads on behind a refusal, and would wait for as long as it takes.
-	_ = rc.SetReadDeadline(time.Time{})
 	return body, nil
 }
-
-// drain reads over the body of a request that is refused, of one that is not
-// endless: a client that is still sending when its connection closes mostly does
-// not see the answer.
-func (g *Gateway) drain(w http.ResponseWriter, r *http.Request) {
-	limit := g.o.MaxBody
-	if limit < 0 {
-		limit = 64 << 20
-	}
-	if r.ContentLength > 2*limit || r.Header.Get("Expect") != "" { // who asks first does not send
-		return
-	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
-	_, _ = io.CopyN(io.Discard, r.Body, limit)
-}
-
-// drainTime bounds how long the body of a refused request is waited for.
-const drainTime = 5 * time.Second
 
 // newCallID returns a new id, random but for its rough order in time.
 func newCallID() fulgur.CallID {
@@ -248,7 +230,11 @@ func (g *Gateway) refuseCall(w http.ResponseWriter, d dialect.Dialect, t target,
 	if t.rollout != "" {
 		a := g.attempts.get(attemptKey{t.rollout, t.attempt})
 		a.came(ownFault(err))
-		a.refuse(fulgur.PublicMessage(err))
+		why := fulgur.PublicMessage(err)
+		if many := (*tooMany)(nil); errors.As(err, &many) {
+			why = many.msg
+		}
+		a.refuse(why)
 	}
 	g.refuse(w, d, t.v1, err)
 }
@@ -257,7 +243,8 @@ func (g *Gateway) refuseCall(w http.ResponseWriter, d dialect.Dialect, t target,
 // failure; "" if it is the caller's, or a pause.
 func ownFault(err error) string {
 	var paused *refusal
-	if errors.As(err, &paused) || fulgur.KindOf(err).HTTPStatus() < 500 {
+	var many *tooMany
+	if errors.As(err, &paused) || errors.As(err, &many) || fulgur.KindOf(err).HTTPStatus() < 500 {
 		return ""
 	}
 	return fulgur.PublicMessage(err)

@@ -2,18 +2,16 @@ package gateway
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
 )
 
-// tooMany is the answer to a request above its attempt's rate or number.
+// tooMany is the answer to a request above its attempt's rate, number or share.
 type tooMany struct {
-	limit      string // "concurrency", "rate": for the counter
+	limit      string // "concurrency", "rate", "bodies": for the counter
 	retryAfter int    // seconds
 	msg        string
 }
@@ -75,27 +73,3 @@ func (b *bucket) take(now time.Time, rate float64, burst int) time.Duration {
 	b.spent, b.at = spent+1, now
 	return 0
 }
-
-// metered counts the bytes of the bodies that are held, over all calls: what a
-// call takes in memory is some times as much.
-type metered struct {
-	io.ReadCloser
-	all  *atomic.Int64
-	most int64 // below zero: any
-	mine int64
-}
-
-var errBodies = fulgur.E(fulgur.KindUnavailable, "read request", "The gateway holds as many requests as it has room for: try again", nil)
-
-// Read implements io.Reader.
-func (m *metered) Read(p []byte) (int, error) {
-	n, err := m.ReadCloser.Read(p)
-	m.mine += int64(n)
-	if m.all.Add(int64(n)) > m.most && m.most >= 0 {
-		return n, errBodies
-	}
-	return n, err
-}
-
-// release is called at the end of the call.
-func (m *metered) release() { m.all.Add(-m.mine) }

@@ -234,6 +234,7 @@ func (h *house) waiting() (started chan struct{}, goOn func()) {
 // Bodies are bounded over all calls, and the room comes back when they end.
 func TestAllBodiesTogether(t *testing.T) {
 	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxBodies = 1000 })
+	agentKey := serverKey // who has it has no share, only all have
 	started, goOn := h.waiting()
 	large := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 800) + `"}]}`
 	var wg sync.WaitGroup
@@ -251,6 +252,63 @@ func TestAllBodiesTogether(t *testing.T) {
 	}
 	goOn()
 	wg.Wait()
+	if got := h.chat(t, agentKey, large); got.status != 200 {
+		t.Errorf("behind it: %d %s", got.status, got.body)
+	}
+}
+
+// One attempt's uploads, of as many connections as it likes, leave room for others. That
+// it is refused is its own doing: no fault of the gateway, for which it would be run again.
+func TestOneAttemptsBodies(t *testing.T) {
+	const most, half, clients = 1 << 20, 60 << 10, 32
+	h := newHouse(t, func(o *gateway.Options, _ *book) { o.MaxBodies = most })
+	h.rollout("r2", true, "other-key")
+	var conns []net.Conn
+	for range clients {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+		fmt.Fprintf(conn, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s",
+			agentKey, 2*half, strings.Repeat(" ", half))
+	}
+	wait := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(5 * time.Second); !is(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d bytes are held", what, h.g.Bodies())
+			}
+		}
+	}
+	// What it may hold, a fifth of all, are three such halves.
+	wait("three of them", func() bool { return h.g.Bodies() == 3*half })
+	large := hi + strings.Repeat(" ", most/8)
+	if got := h.chat(t, "other-key", large); got.status != 200 {
+		t.Errorf("another attempt beside it: %d %s", got.status, got.body)
+	}
+	statuses := map[int]int{}
+	for _, conn := range conns {
+		_, _ = io.WriteString(conn, strings.Repeat(" ", half))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if statuses[resp.StatusCode]++; resp.StatusCode == 429 && (resp.Header.Get("Retry-After") != "1" || !strings.Contains(string(b), "wait for one to end")) {
+			t.Errorf("%v %s", resp.Header, b)
+		}
+	}
+	if statuses[429] < clients-3 {
+		t.Errorf("answers by status: %v", statuses)
+	}
+	a, err := h.g.Activity(t.Context(), "r1", "0")
+	if err != nil || a.Upstream != "" || a.Refused == 0 || !strings.Contains(a.Refusal, "wait for one") {
+		t.Errorf("%+v, %v", a, err)
+	}
+	wait("none", func() bool { return h.g.Bodies() == 0 })
 	if got := h.chat(t, agentKey, large); got.status != 200 {
 		t.Errorf("behind it: %d %s", got.status, got.body)
 	}

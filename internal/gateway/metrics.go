@@ -40,7 +40,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 	return &metrics{
 		calls:       counter("calls_total", "Model calls that were answered, by dialect, mode, HTTP status and what became of the client.", "dialect", "mode", "status", "fate"),
-		refused:     counter("refused_total", "Requests that never became a call, by kind of error; paused: while calls were paused; rate, concurrency: above an attempt's limit.", "kind"),
+		refused:     counter("refused_total", "Requests that never became a call, by kind of error; paused: while calls were paused; rate, concurrency, bodies: above an attempt's limit.", "kind"),
 		untrainable: counter("untrainable_total", "Calls on record that do not train, by reason.", "reason"),
 		auxiliary:   counter("auxiliary_total", "Calls that a rule labelled as not the agent's own conversation, by rule.", "rule"),
 		forced:      counter("forced_total", "Calls whose sampling parameter was replaced by the run's, by parameter.", "parameter"),

@@ -85,8 +85,8 @@ type Options struct {
 	// Limits. Each is off below zero; those from MaxHeader on are of requests with
 	// an attempt's credential.
 	MaxBody       int64         // bytes of a request's body; 0: 64 MiB
-	MaxBodies     int64         // bytes of the bodies of all calls at once; 0: 1 GiB
-	ReadTimeout   time.Duration // of a request's body; 0: 1 minute
+	MaxBodies     int64         // bytes of the bodies of all calls at once, of which each attempt has a share; 0: 1 GiB, or five of MaxBody
+	ReadTimeout   time.Duration // of each 4 MiB of a request's body; 0: 1 minute. BoundBodies, if it is in front, says it
 	MaxHeader     int           // bytes of a request's headers; 0: 64 KiB
 	MaxConcurrent int           // requests of an attempt at once, held ones too; 0: 4096
 	MaxRate       float64       // requests of an attempt a second, on average; 0: 500
@@ -116,11 +116,11 @@ func (o Options) defaults() Options {
 	if o.Run == "" {
 		o.Run = fulgur.DefaultRun
 	}
-	if o.MaxBodies == 0 {
-		o.MaxBodies = 1 << 30
-	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 64 << 20
+	}
+	if o.MaxBodies == 0 {
+		o.MaxBodies = max(1<<30, (shareOfFree+1)*o.MaxBody) // an attempt alone can send the largest
 	}
 	for _, n := range []struct {
 		v   *int

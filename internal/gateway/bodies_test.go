@@ -1,4 +1,4 @@
-package cli
+package gateway
 
 import (
 	"bufio"
@@ -16,7 +16,7 @@ import (
 // body is read or not; whoever has sent all of it may wait for his answer.
 func TestBodiesThatDoNotArrive(t *testing.T) {
 	left := make(chan error, 1)
-	srv := httptest.NewServer(boundBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := httptest.NewServer(BoundBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/read":
 			if _, err := io.ReadAll(r.Body); err != nil {
@@ -71,7 +71,7 @@ func TestBodiesThatDoNotArrive(t *testing.T) {
 // A large body that keeps coming may take longer than the limit; a small one may not.
 func TestBodiesThatArriveSlowly(t *testing.T) {
 	const limit = time.Second
-	srv := httptest.NewServer(boundBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := httptest.NewServer(BoundBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			w.WriteHeader(http.StatusRequestTimeout)
 		}
