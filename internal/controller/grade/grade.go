@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -44,14 +45,15 @@ type Options struct {
 	Paths    []string      // what an agent may change, with * and **; nil: all
 	Size     int64         // bytes of all changed files; 0: 32 MiB
 	Timeout  time.Duration // of Tests, and again of Command; 0: 10 minutes
-	Environ  []string      // nil: the system's folders on PATH, and nothing else
 
 	// What Tests and Command run in; closed with the Grader; nil: nothing keeps them in.
 	TestBox, Box *sandbox.Box
 }
 
 // RunTests runs Options.Tests in a folder to their end, and writes what they print.
-// exit is their exit code, -1: a signal. An error says that they could not be run.
+// exit is their exit code, -1: a signal. An error says that they could not be run:
+// KindExhausted, KindUnavailable and KindTimeout that the machine is to blame, and
+// another attempt may go better.
 type RunTests func(ctx context.Context, work string, out io.Writer) (exit int, err error)
 
 const (
@@ -64,9 +66,10 @@ const (
 // Grader is Options at work.
 type Grader struct {
 	Options
-	state string
-	tests RunTests
-	room  chan struct{}
+	state   string
+	environ []string // the system's folders on PATH, and nothing else
+	tests   RunTests
+	room    chan struct{}
 
 	mu      sync.Mutex
 	patches map[plan.Key]taken
@@ -97,9 +100,7 @@ func New(o *Options, state string, tests RunTests) (*Grader, error) {
 	if out.Timeout <= 0 {
 		out.Timeout = defaultGradeTime
 	}
-	if out.Environ == nil {
-		out.Environ = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"}
-	}
+	out.environ = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"}
 	if out.tests == nil {
 		out.tests = out.here
 	}
@@ -112,30 +113,53 @@ func New(o *Options, state string, tests RunTests) (*Grader, error) {
 }
 
 // Take takes what an agent has left, when all of it is dead and before its
-// workspace is removed.
+// workspace is removed; work "": it had none.
 func (g *Grader) Take(key plan.Key, work string) {
 	t := taken{}
 	if work != "" {
-		var w, p fs.FS = os.DirFS(work), emptyFS{}
-		// A root follows no link that leads out of it.
-		if root, err := os.OpenRoot(work); err == nil {
-			defer func() { _ = root.Close() }()
-			w = root.FS()
-		} else {
-			t.err = err
-		}
-		if g.Pristine != "" {
-			p = os.DirFS(g.Pristine)
-		}
-		if t.err == nil {
-			t.patch, t.err = takePatch(w, p, g.Paths, g.Size)
-		}
+		t.patch, t.err = g.take(work)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, again := g.patches[key]; !again { // once
 		g.patches[key] = t
 	}
+}
+
+func (g *Grader) take(work string) (patch, error) {
+	root, err := os.OpenRoot(work)
+	if err != nil {
+		return patch{}, err
+	}
+	defer func() { _ = root.Close() }()
+	var p fs.FS = emptyFS{}
+	if g.Pristine != "" {
+		p = os.DirFS(g.Pristine)
+	}
+	return takePatch(rootFS{root}, p, g.Paths, g.Size)
+}
+
+// Forget drops what was taken of attempts that nobody grades any more.
+func (g *Grader) Forget(keys ...plan.Key) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, k := range keys {
+		delete(g.patches, k)
+	}
+}
+
+// rootFS is a workspace: no link leads out of it, and nothing in it is waited for (a
+// pipe that somebody has put in a file's place).
+type rootFS struct{ root *os.Root }
+
+func (r rootFS) Open(name string) (fs.File, error) {
+	if !fs.ValidPath(name) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	return r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
 // emptyFS has no files.
@@ -154,8 +178,10 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	if !ok {
 		return controller.Grade{}, errors.New("what the agent left is not here any more")
 	}
-	if t.err != nil {
-		// Too much, or of a kind that is no work: the agent's doing.
+	switch {
+	case machine(t.err):
+		return controller.Grade{}, fulgur.E(fulgur.KindExhausted, "", "what the agent left could not be read", t.err)
+	case t.err != nil: // too much, or of a kind that is no work: the agent's doing
 		return controller.Grade{Flags: []string{t.err.Error()}}, nil
 	}
 	flags := t.refused
@@ -174,10 +200,20 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	value, err := g.grade(ctx, dir, x, t.patch)
+	if machine(err) {
+		err = fulgur.E(fulgur.KindExhausted, "", "disk, memory, files or processes ran out", err)
+	}
 	if t.shams == 0 {
 		flags = nil // files beside the work are no trick
 	}
 	return controller.Grade{Reward: value, Flags: flags}, err
+}
+
+// machine says whether an error is that this machine has no more of something. (A
+// workspace can bring about other errors, and they must not be worth more than failing.)
+func machine(err error) bool {
+	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.ENOMEM, syscall.EAGAIN, syscall.EMFILE, syscall.ENFILE},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // graderInput is what a grader reads on its standard input.
@@ -216,19 +252,15 @@ func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p 
 		return 0, err
 	}
 	defer func() { _ = root.Close() }()
-	for name, text := range p.files {
-		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(p.files)) {
+		switch err := lay(root, name, p.files[name]); {
+		case machine(err):
 			return 0, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
+		case err != nil: // a file where a folder is, a name that is too long
+			in.Refused = append(in.Refused, name+" (cannot be laid over the pristine copy)")
+		default:
+			in.Applied = append(in.Applied, name)
 		}
-		mode := fs.FileMode(0o644)
-		if st, err := root.Lstat(name); err == nil && st.Mode().IsRegular() {
-			mode = st.Mode().Perm() // a program stays one
-		}
-		_ = root.Remove(name)
-		if err := root.WriteFile(name, text, mode); err != nil {
-			return 0, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
-		}
-		in.Applied = append(in.Applied, name)
 	}
 	if len(g.Tests) > 0 {
 		if in.Tests, err = g.test(ctx, work, in.Applied); err != nil {
@@ -242,6 +274,19 @@ func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p 
 	return g.ask(ctx, work, text)
 }
 
+// lay writes an agent's file in a pristine copy.
+func lay(root *os.Root, name string, text []byte) error {
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if st, err := root.Lstat(name); err == nil && st.Mode().IsRegular() {
+		mode = st.Mode().Perm() // a program stays one
+	}
+	_ = root.Remove(name)
+	return root.WriteFile(name, text, mode)
+}
+
 // test runs the tests; that they fail, hang or are killed is for the grader to
 // judge, and so is that they cannot be started where the agent wrote their program.
 func (g *Grader) test(ctx context.Context, work string, applied []string) (*testResult, error) {
@@ -252,7 +297,7 @@ func (g *Grader) test(ctx context.Context, work string, applied []string) (*test
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case err != nil && (inner.Err() != nil || slices.Contains(applied, filepath.Clean(g.Tests[0]))):
+	case err != nil && inner.Err() != nil, err != nil && !again(err) && slices.Contains(applied, filepath.Clean(g.Tests[0])):
 		exit = -1
 	case err != nil:
 		return nil, fmt.Errorf("reward.tests: %w", err)
@@ -260,9 +305,15 @@ func (g *Grader) test(ctx context.Context, work string, applied []string) (*test
 	return &testResult{ExitCode: exit, TimedOut: inner.Err() != nil, Output: strings.ToValidUTF8(string(log.Bytes()), "\uFFFD")}, nil
 }
 
+// again says whether an error is not the program's that could not be run.
+func again(err error) bool {
+	k := fulgur.KindOf(err)
+	return machine(err) || k == fulgur.KindExhausted || k == fulgur.KindUnavailable || k == fulgur.KindTimeout
+}
+
 // here runs the tests as a process of this machine.
 func (g *Grader) here(ctx context.Context, work string, out io.Writer) (int, error) {
-	state, err := run(ctx, g.TestBox, program{argv: g.Tests, dir: work, env: g.Environ, write: work, out: out, err: out})
+	state, err := run(ctx, g.TestBox, program{argv: g.Tests, dir: work, env: g.environ, write: work, out: out, err: out})
 	if state == nil {
 		return -1, err
 	}
@@ -274,7 +325,7 @@ func (g *Grader) ask(ctx context.Context, work string, input []byte) (float64, e
 	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 	out, log := controller.NewLogBuffer(graderOutput), controller.NewLogBuffer(graderOutput)
-	state, err := run(ctx, g.Box, program{argv: g.Command, dir: g.Dir, env: append(g.Environ, "FULGUR_WORKSPACE="+work), in: input, write: work, out: out, err: log})
+	state, err := run(ctx, g.Box, program{argv: g.Command, dir: g.Dir, env: append(g.environ, "FULGUR_WORKSPACE="+work), in: input, write: work, out: out, err: log})
 	said := func(what string) error {
 		tail := controller.LastLines(log.Bytes())
 		if tail != "" {
@@ -331,36 +382,7 @@ func run(ctx context.Context, box *sandbox.Box, p program) (*os.ProcessState, er
 		_ = syscall.Kill(-cmd.ProcessState.Pid(), syscall.SIGKILL) // what it left behind
 		return cmd.ProcessState, nil
 	}
-	var pipes [6]*os.File // in, out, err: read end, write end
-	defer func() {
-		for _, f := range pipes {
-			_ = f.Close()
-		}
-	}()
-	for i := 0; i < len(pipes); i += 2 {
-		if pipes[i], pipes[i+1], err = os.Pipe(); err != nil {
-			return nil, err
-		}
-	}
-	var streams sync.WaitGroup
-	streams.Go(func() { // ends at the latest when all readers are closed
-		_, _ = pipes[1].Write(p.in)
-		_ = pipes[1].Close()
-	})
-	printed := controller.NewLogBuffer(4 << 10)
-	streams.Go(func() { _, _ = io.Copy(p.out, pipes[2]) })
-	streams.Go(func() { _, _ = io.Copy(io.MultiWriter(p.err, printed), pipes[4]) })
-	state, cell, err := box.Run(ctx, sandbox.Command{Program: path, Args: p.argv, Dir: p.dir, Env: p.env, Files: [3]*os.File{pipes[0], pipes[3], pipes[5]}, Write: []string{p.write}}, sandbox.Pass{})
-	for _, i := range []int{0, 3, 5} {
-		_ = pipes[i].Close()
-	}
-	streams.Wait()
-	if cell != nil {
-		if why, _ := cell.Problem(string(printed.Bytes())); why != "" && ctx.Err() == nil {
-			return nil, errors.New(why)
-		}
-	}
-	return state, err
+	return box.Run(ctx, sandbox.Command{Program: path, Args: p.argv, Dir: p.dir, Env: p.env, Write: []string{p.write}}, sandbox.Pass{}, sandbox.Streams{In: p.in, Out: p.out, Err: p.err})
 }
 
 // Close closes what programs run in.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os/exec"
 	"path"
@@ -22,8 +23,15 @@ type patch struct {
 const (
 	defaultPatch = 32 << 20
 	maxFiles     = 10_000
-	maxRefused   = 20 // that are named
+	maxRefused   = 20        // that are named
+	maxSeen      = 1_000_000 // files and folders of a workspace that are looked at
+	maxDepth     = 200       // of folders in one another
 )
+
+// excess is an error that is the agent's doing: it left too much.
+type excess string
+
+func (e excess) Error() string { return string(e) }
 
 // decides are names of files that decide how tests run, or what runs in their
 // place, whatever the work is: an interpreter or a test runner reads them by itself.
@@ -33,12 +41,13 @@ var decides = []string{
 	"go.mod", "go.sum", "go.work", ".git", ".gitattributes", ".bashrc", ".profile", ".bash_profile", ".envrc", "LD_PRELOAD*", "*.so", "*.dylib",
 }
 
-// takePatch compares a workspace with the pristine folder. Only regular files count, at most size
-// bytes together; what no pattern of paths allows, or decides how tests run, is
+// takePatch compares a workspace with the pristine folder. Only regular files that are
+// others count, at most size bytes together; what no pattern of paths allows, or decides how tests run, is
 // refused, unless a pattern names it without a wildcard. A file that the agent deleted stays as it was.
 func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) {
 	p := patch{files: map[string][]byte{}}
 	var total int64
+	seen := 0
 	refuse := func(name, why string, sham bool) {
 		if sham {
 			p.shams++
@@ -48,7 +57,19 @@ func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) 
 		}
 	}
 	err := fs.WalkDir(work, ".", func(name string, d fs.DirEntry, err error) error {
+		if seen++; seen > maxSeen || strings.Count(name, "/") > maxDepth {
+			return excess(fmt.Sprintf("the agent left more than %d files, or folders more than %d deep", maxSeen, maxDepth))
+		}
 		switch {
+		case !fs.ValidPath(name): // bytes that are no text
+			refuse(strings.ToValidUTF8(name, "\uFFFD"), "no name of a file", true)
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case errors.Is(err, fs.ErrPermission): // the agent locked it
+			refuse(name, "cannot be read", true)
+			return fs.SkipDir
 		case err != nil:
 			return err
 		case d.IsDir():
@@ -68,18 +89,8 @@ func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) 
 		if err != nil {
 			return err
 		}
-		if total+info.Size() > size {
-			return fmt.Errorf("the agent's files are more than reward.size (%d bytes)", size)
-		}
-		text, err := fs.ReadFile(work, name)
-		if err != nil {
-			return err
-		}
-		old, err := fs.ReadFile(pristine, name)
-		if err == nil && bytes.Equal(old, text) {
-			return nil
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		same, err := equal(work, pristine, name, info.Size())
+		if err != nil || same {
 			return err
 		}
 		switch {
@@ -94,13 +105,59 @@ func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) 
 			refuse(name, "not in reward.paths", false)
 			return nil
 		}
-		if total += info.Size(); len(p.files) >= maxFiles {
-			return fmt.Errorf("the agent left more than %d changed files", maxFiles)
+		if total += info.Size(); total > size {
+			return excess(fmt.Sprintf("the agent's files are more than reward.size (%d bytes)", size))
+		}
+		if len(p.files) >= maxFiles {
+			return excess(fmt.Sprintf("the agent left more than %d changed files", maxFiles))
+		}
+		text, err := fs.ReadFile(work, name)
+		if errors.Is(err, fs.ErrPermission) {
+			refuse(name, "cannot be read", true)
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 		p.files[name] = text
 		return nil
 	})
 	return p, err
+}
+
+// equal says whether a file of so many bytes is as it was.
+func equal(work, pristine fs.FS, name string, size int64) (bool, error) {
+	st, err := fs.Stat(pristine, name)
+	if err != nil || !st.Mode().IsRegular() || st.Size() != size {
+		return false, nil //nolint:nilerr // it is not there, or no such file
+	}
+	a, err := work.Open(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = a.Close() }()
+	b, err := pristine.Open(name)
+	if err != nil {
+		return false, nil //nolint:nilerr // who copies the folder will say so
+	}
+	defer func() { _ = b.Close() }()
+	x, y := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, err := io.ReadFull(a, x)
+		m, err2 := io.ReadFull(b, y)
+		switch {
+		case !bytes.Equal(x[:n], y[:m]):
+			return false, nil
+		case err == nil && err2 == nil:
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return true, nil
+		default:
+			return false, errors.Join(err, err2)
+		}
+	}
 }
 
 func has(fsys fs.FS, name string) bool {

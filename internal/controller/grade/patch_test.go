@@ -52,3 +52,23 @@ func TestTakePatch(t *testing.T) {
 		t.Error("more than the size was taken")
 	}
 }
+
+// Only what is graded counts towards the size, and what is refused or as it was is
+// not even read.
+func TestOnlyWhatIsGradedCounts(t *testing.T) {
+	big := &fstest.MapFile{Data: make([]byte, 5000), Mode: 0o644}
+	other := &fstest.MapFile{Data: []byte(strings.Repeat("x", 5000)), Mode: 0o644}
+	pristine := fstest.MapFS{"model.bin": big, "data.bin": big}
+	p, err := takePatch(fstest.MapFS{"model.bin": big, "data.bin": other, "lib.so": other, "notes": other, "src/a.py": {Data: []byte("a")}}, pristine, []string{"src/"}, 10)
+	if err != nil || len(p.files) != 1 || len(p.refused) != 3 {
+		t.Errorf("%v, refused %q, %v", p.files, p.refused, err)
+	}
+}
+
+func TestWhatIsLeftIsBounded(t *testing.T) {
+	deep := strings.Repeat("d/", maxDepth+1) + "f"
+	_, err := takePatch(fstest.MapFS{deep: {}}, emptyFS{}, nil, 1000)
+	if machine(err) || err == nil {
+		t.Errorf("folders in one another: %v", err)
+	}
+}

@@ -91,14 +91,17 @@ func (b *base) exitOf(c *child, tail string) plan.Exit {
 	if exit.Code == 0 || c.stopped() {
 		return exit
 	}
-	if limit := c.cell.Limit(signal, tail); limit != "" {
-		how := fmt.Sprintf("code %d", exit.Code)
-		if exit.Signal != "" {
-			how = "signal " + exit.Signal
-		}
-		return plan.Failed(limit, fmt.Sprintf("the agent ran into its sandbox's limit on %s (runner.limits) and ended with %s", limitWords(limit), how))
+	limit, sure := c.cell.Limit(signal, tail)
+	if limit == "" {
+		return exit
 	}
-	return exit
+	how := fmt.Sprintf("code %d", exit.Code)
+	if exit.Signal != "" {
+		how = "signal " + exit.Signal
+	}
+	x := plan.Failed(limit, fmt.Sprintf("the agent ran into its sandbox's limit on %s (runner.limits) and ended with %s", limitWords(limit), how))
+	x.Guess = !sure
+	return x
 }
 
 // limitWords names a limit for people.

@@ -27,8 +27,8 @@ type forkJob struct {
 	argv  []string
 	attr  *os.ProcAttr
 	reply chan forked
-	// around is called with what forks, on the thread that does.
-	around func(fork func())
+	// around is called with what forks, on the thread that does; nil: that alone is called.
+	around func(fork func() error) error
 }
 
 type forked struct {
@@ -48,17 +48,17 @@ func (f *forker) run() {
 	defer runtime.UnlockOSThread() // the thread goes back to the pool and lives on
 	for j := range f.jobs {
 		var r forked
-		fork := func() { r.proc, r.err = os.StartProcess(j.name, j.argv, j.attr) }
+		fork := func() (err error) { r.proc, err = os.StartProcess(j.name, j.argv, j.attr); return err }
 		if j.around == nil {
-			fork()
+			r.err = fork()
 		} else {
-			j.around(fork)
+			r.err = j.around(fork)
 		}
 		j.reply <- r
 	}
 }
 
-func (f *forker) start(name string, argv []string, attr *os.ProcAttr, around func(fork func())) (*os.Process, error) {
+func (f *forker) start(name string, argv []string, attr *os.ProcAttr, around func(fork func() error) error) (*os.Process, error) {
 	reply := make(chan forked, 1)
 	f.jobs <- forkJob{name, argv, attr, reply, around}
 	r := <-reply
@@ -72,6 +72,9 @@ func (f *forker) close() {
 
 // spawnError says in our kinds what kept a process from starting.
 func spawnError(program, dir string, err error) error {
+	if e := (*fulgur.Error)(nil); errors.As(err, &e) {
+		return err // it says so itself
+	}
 	kind, msg := fulgur.KindInternal, "the system refused to start "+program
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):

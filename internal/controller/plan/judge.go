@@ -15,6 +15,7 @@ type Exit struct {
 	// "": it ran and exited.
 	Failure string
 	Cause   Cause         // whose fault Failure is
+	Guess   bool          // Failure is what the agent printed, and nothing else says so
 	Message string        // what happened, for people; for "": Judge says it
 	Tail    string        // last lines of the log
 	Log     string        // path of the log, if it was kept
@@ -116,7 +117,7 @@ func Judge(f Facts) Verdict {
 		return retry(end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message), f)
 	case f.Exit.Failure != "" && f.Exit.Cause == CausePermanent:
 		return end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message)
-	case exhausted(f.Exit.Failure): // whatever else had happened before
+	case exhausted(f.Exit.Failure) && !f.Exit.Guess: // whatever else had happened before
 		return end(fulgur.OutcomeAgent, f.Exit.Failure, f.Exit.Message)
 	case f.Upstream != "":
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent ended after the model server had failed its last call: "+f.Upstream), f)

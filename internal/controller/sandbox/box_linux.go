@@ -3,11 +3,12 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
-	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -44,10 +45,8 @@ func New(o Options) (*Box, error) {
 	if o.Home == "" {
 		b.o.Home = os.Getenv("HOME")
 	}
-	for _, p := range o.View.Read {
-		if p == "/" || within(b.o.Home, p) || slices.Contains(private, p) {
-			return nil, fulgur.E(fulgur.KindInvalid, op, "the agents would see all of "+p+": keep the run file, and what runner.read names, in folders of their own", nil)
-		}
+	if err := o.View.check(b.o.Home); err != nil {
+		return nil, err
 	}
 	b.host = machine{home: b.o.Home, size: o.Limits.File, root: os.Geteuid() == 0}
 	if b.host.root {
@@ -69,6 +68,9 @@ func New(o Options) (*Box, error) {
 	if o.Limits.Memory > 0 || o.Limits.Processes > 0 {
 		if b.cg, err = openCgroups(); err != nil {
 			b.note = "no control group can be made here (" + err.Error() + "): runner.limits bound each process alone, not an agent's processes together"
+			if b.host.root && o.Limits.Processes > 0 {
+				b.note += ", and how many processes an agent has is not bounded at all, for no limit of that kind holds for root"
+			}
 		}
 	}
 	if err := b.try(); err != nil {
@@ -77,9 +79,6 @@ func New(o Options) (*Box, error) {
 	}
 	return b, nil
 }
-
-// private are folders that every sandbox has of its own.
-var private = []string{"/tmp", "/var/tmp", "/dev", "/proc", "/home", "/root", "/run", "/var"}
 
 // Note says what the box lacks; "": nothing.
 func (b *Box) Note() string { return b.note }
@@ -98,56 +97,132 @@ func (b *Box) Close() {
 	_ = b.self.Close()
 }
 
-// Run runs a command in a cell to its end, and returns how it ended; a context
-// that ends kills it. Standard input, output and error are the command's.
-func (b *Box) Run(ctx context.Context, c Command, p Pass) (*os.ProcessState, *Cell, error) {
+// Streams are a program's: what it reads, and where what it prints goes. nil: it
+// reads nothing, and what it prints is lost.
+type Streams struct {
+	In       []byte
+	Out, Err io.Writer
+}
+
+// Run runs a command in a cell to its end, with all that it starts, and returns how
+// it ended; a context that ends kills it. c.Files are Run's to make. An error says that
+// the command never ran: KindInvalid, its program cannot be started in there;
+// KindExhausted and KindUnavailable, the cell could not be made.
+func (b *Box) Run(ctx context.Context, c Command, p Pass, s Streams) (*os.ProcessState, error) {
+	const op = "run a program in a sandbox"
+	fail := func(err error) (*os.ProcessState, error) {
+		kind := fulgur.KindUnavailable
+		for _, e := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
+			if errors.Is(err, e) {
+				kind = fulgur.KindExhausted
+			}
+		}
+		return nil, fulgur.E(kind, op, "", err)
+	}
+	var pipes [6]*os.File // in, out, err: read end, write end
+	defer func() {
+		for _, f := range pipes {
+			_ = f.Close()
+		}
+	}()
+	var err error
+	for i := 0; i < len(pipes); i += 2 {
+		if pipes[i], pipes[i+1], err = os.Pipe(); err != nil {
+			return fail(err)
+		}
+	}
+	c.Files = [3]*os.File{pipes[0], pipes[3], pipes[5]}
 	cell, err := b.Cell(c)
 	if err != nil {
-		return nil, nil, err
+		return fail(err)
 	}
 	cell.Let(p)
 	var proc *os.Process
-	cell.Attributes(&syscall.SysProcAttr{Setpgid: true})(func() { proc, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr) })
+	err = cell.Attributes(&syscall.SysProcAttr{Setpgid: true})(func() (err error) {
+		proc, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr)
+		return err
+	})
 	if err != nil {
 		cell.Abandon()
-		return nil, nil, err
+		return fail(err)
 	}
 	cell.Begin()
+	for _, i := range []int{0, 3, 5} { // the child's
+		_ = pipes[i].Close()
+	}
+	var streams sync.WaitGroup
+	streams.Go(func() { // ends at the latest when nobody can read any more
+		_, _ = pipes[1].Write(s.In)
+		_ = pipes[1].Close()
+	})
+	said := &head{room: 4 << 10}
+	copies := func(w io.Writer, from *os.File) {
+		if w == nil {
+			w = io.Discard
+		}
+		_, _ = io.Copy(w, from)
+	}
+	streams.Go(func() { copies(s.Out, pipes[2]) })
+	streams.Go(func() { copies(tee(s.Err, said), pipes[4]) })
 	stop := context.AfterFunc(ctx, func() { _ = proc.Kill() })
 	defer stop()
 	state, err := proc.Wait()
-	cell.End(2 * time.Second)
-	return state, cell, err
+	cell.End(endPatience)
+	// What has not died by now hangs in the kernel, and may hold the pipes.
+	for _, i := range []int{2, 4} {
+		_ = pipes[i].SetReadDeadline(time.Now().Add(endPatience))
+	}
+	streams.Wait()
+	switch why, program := cell.Problem(string(said.text)); {
+	case err != nil:
+		return fail(err)
+	case ctx.Err() != nil:
+		return state, ctx.Err()
+	case program:
+		return nil, fulgur.E(fulgur.KindInvalid, op, why, nil)
+	case why != "":
+		return nil, fulgur.E(fulgur.KindUnavailable, op, why, nil)
+	}
+	return state, nil
+}
+
+// endPatience is how long what is in a cell may take to die with it.
+const endPatience = 2 * time.Second
+
+// head keeps the beginning of what is written to it.
+type head struct {
+	text []byte
+	room int
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	k := min(h.room-len(h.text), len(p))
+	h.text = append(h.text, p[:k]...)
+	return len(p), nil
+}
+
+// tee writes to both; a may be nil.
+func tee(a, b io.Writer) io.Writer {
+	if a == nil {
+		return b
+	}
+	return io.MultiWriter(b, a)
 }
 
 // try runs a program that only ends.
 func (b *Box) try() error {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return err
+	c := Command{Program: "/proc/self/fd/4", Args: []string{"true", trueName}, Env: []string{}, free: true}
+	said := &head{room: 4 << 10}
+	st, err := b.Run(context.Background(), c, Pass{}, Streams{Err: said})
+	if err == nil && st.ExitCode() != 0 {
+		err = errors.New(readable(string(said.text)))
 	}
-	defer func() { _ = null.Close() }()
-	r, w, err := os.Pipe()
 	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Close() }()
-	c := Command{Program: "/proc/self/fd/4", Args: []string{"true", trueName}, Env: []string{}, Files: [3]*os.File{null, w, w}, free: true}
-	var said []byte
-	heard := make(chan struct{})
-	go func() { defer close(heard); said, _ = io.ReadAll(io.LimitReader(r, 4<<10)) }()
-	st, cell, err := b.Run(context.Background(), c, Pass{})
-	_ = w.Close()
-	<-heard
-	switch {
-	case err != nil:
-		return err
-	case st.ExitCode() != 0:
-		why, _ := cell.Problem(string(said))
-		if why == "" {
-			why = readable(string(said))
+		var e *fulgur.Error
+		if errors.As(err, &e) {
+			e.Op = ""
 		}
-		return errors.New("bubblewrap does not work here: " + why)
+		return fmt.Errorf("bubblewrap does not work here: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -12,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 func TestMain(m *testing.M) {
@@ -73,8 +77,7 @@ func do(t testing.TB, b *Box, c Command, p Pass) ran {
 	cell.Let(p)
 	var proc *os.Process
 	around := cell.Attributes(&syscall.SysProcAttr{Setpgid: true})
-	around(func() { proc, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr) })
-	if err != nil {
+	if err = around(func() error { proc, err = os.StartProcess(cell.Name, cell.Argv, cell.Attr); return err }); err != nil {
 		t.Fatal(err)
 	}
 	cell.Begin()
@@ -145,20 +148,106 @@ func TestSandboxedShellSeesItsView(t *testing.T) {
 
 func TestWhatCannotBeSandboxedIsSaid(t *testing.T) {
 	needBox(t)
+	dir := t.TempDir()
+	if err := errors.Join(os.MkdirAll(dir+"/p/runs/r", 0o755), os.Symlink("p/runs", dir+"/link"), os.Symlink("/", dir+"/root")); err != nil {
+		t.Fatal(err)
+	}
 	for name, test := range map[string]struct {
 		o    Options
 		want string
 	}{
-		"no bubblewrap":      {Options{Bwrap: "/no/such/bwrap"}, "no such file"},
-		"all of the machine": {Options{View: View{Read: []string{"/"}}}, "would see all of /"},
-		"all of a home":      {Options{Home: "/home/u", View: View{Read: []string{"/home"}}}, "would see all of /home"},
-		"no gateway":         {Options{Upstream: "gateway"}, "want the gateway's URL"},
+		"no bubblewrap":                {Options{Bwrap: "/no/such/bwrap"}, "no such file"},
+		"all of the machine":           {Options{View: View{Read: []string{"/"}}}, "would see all of /"},
+		"all of a home":                {Options{Home: "/home/u", View: View{Read: []string{"/home"}}}, "would see all of /home"},
+		"no gateway":                   {Options{Upstream: "gateway"}, "want the gateway's URL"},
+		"all of a home to be written":  {Options{Home: "/home/u", View: View{Write: []string{"/home"}}}, "would see all of /home"},
+		"the system to be written":     {Options{View: View{Write: []string{"/etc"}}}, "the system's"},
+		"what holds the system":        {Options{View: View{Write: []string{dir + "/root"}}}, "would see all of /"},
+		"what holds what is hidden":    {Options{View: View{Write: []string{dir + "/p"}, Hide: []string{dir + "/p/runs/store.db"}}}, dir + "/p/runs/store.db is hidden"},
+		"what lies in what is hidden":  {Options{View: View{Write: []string{dir + "/p/runs/r"}, Hide: []string{dir + "/p/runs"}}}, dir + "/p/runs is hidden"},
+		"what is hidden":               {Options{View: View{Write: []string{dir + "/p/runs"}, Hide: []string{dir + "/p/runs/"}}}, "is hidden"},
+		"a link to what is hidden":     {Options{View: View{Write: []string{dir + "/link"}, Hide: []string{dir + "/p/runs"}}}, "is hidden"},
+		"what is hidden behind a link": {Options{View: View{Write: []string{dir + "/p"}, Hide: []string{dir + "/link/store.db"}}}, "is hidden"},
+		"what lies in what is written": {Options{View: View{Write: []string{dir + "/p", dir + "/p/runs"}}}, "lies in " + dir + "/p"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := New(test.o); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v", err)
 			}
 		})
+	}
+}
+
+// What an agent prints is no proof of what a limit did, least of all where a control
+// group counts it.
+func TestWhichLimitEndedAnAgent(t *testing.T) {
+	all := Limits{Memory: 1 << 30, Processes: 10, File: 1 << 20, CPU: time.Second}
+	for name, test := range map[string]struct {
+		signal  syscall.Signal
+		printed string
+		cell    *Cell
+		want    string
+		sure    bool
+	}{
+		"a group's word":                       {0, "", &Cell{group: &group{}, hit: "memory"}, "memory", true},
+		"cpu time":                             {syscall.SIGXCPU, "", &Cell{}, "cpu", true},
+		"cpu time, and the signal was blocked": {syscall.SIGKILL, "", &Cell{group: &group{}, cpu: time.Second}, "cpu", true},
+		"a file":                               {syscall.SIGXFSZ, "", &Cell{}, "disk", true},
+		"words about memory":                   {0, "MemoryError", &Cell{}, "memory", false},
+		"words about memory, with a group":     {0, "MemoryError", &Cell{group: &group{}}, "", false},
+		"words about processes":                {0, "Resource temporarily unavailable", &Cell{}, "processes", false},
+		"words about processes, with a group":  {0, "Resource temporarily unavailable", &Cell{group: &group{}}, "", false},
+		"words about disk, with a group":       {0, "No space left on device", &Cell{group: &group{}}, "disk", false},
+		"nothing":                              {0, "", &Cell{}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := test.cell
+			c.box = &Box{o: Options{Limits: all}}
+			if got, sure := c.Limit(test.signal, test.printed); got != test.want || sure != test.sure {
+				t.Errorf("%q, sure %v", got, sure)
+			}
+		})
+	}
+}
+
+// A program whose limits cannot be set is not started without them.
+func TestNothingStartsWithoutItsLimits(t *testing.T) {
+	b := newBox(t, Options{Limits: Limits{Memory: 1 << 30, Processes: 100}})
+	switch {
+	case b.cg == nil:
+		t.Skip("no control group can be made here: " + b.note)
+	case b.cg.v2:
+		t.Skip("the kernel starts children in their groups here")
+	}
+	cell, err := b.Cell(sh("echo ran"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cell.Abandon()
+	cell.group.remove() // as if somebody else had
+	err = cell.Attributes(&syscall.SysProcAttr{})(func() error { t.Error("it was started"); return nil })
+	if fulgur.KindOf(err) != fulgur.KindUnavailable {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestRunSaysWhatKeptAProgramFromRunning(t *testing.T) {
+	b := newBox(t, Options{})
+	var out, text strings.Builder
+	st, err := b.Run(t.Context(), sh("cat; echo no >&2; exit 3"), Pass{}, Streams{In: []byte("yes"), Out: &out, Err: &text})
+	if err != nil || st.ExitCode() != 3 || out.String() != "yes" || text.String() != "no\n" {
+		t.Errorf("%v, %v, %q, %q", st, err, out.String(), text.String())
+	}
+	if _, err := b.Run(t.Context(), Command{Program: "/usr/bin/no-such-program", Args: []string{"x"}}, Pass{}, Streams{}); fulgur.KindOf(err) != fulgur.KindInvalid {
+		t.Errorf("no such program: %v", err)
+	}
+	if _, err := b.Run(t.Context(), Command{Program: "/bin/true", Args: []string{"true"}, Dir: "/no/such/folder"}, Pass{}, Streams{}); fulgur.KindOf(err) != fulgur.KindUnavailable {
+		t.Errorf("no such folder: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.Run(ctx, sh("sleep 100 & sleep 100"), Pass{}, Streams{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one that hangs: %v", err)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 // Command is what a cell runs.
@@ -141,28 +143,27 @@ func (b *Box) args(v View, dir string) []string {
 }
 
 // Attributes adds what the sandbox needs to the child's, and returns what has to
-// be called around the start, on the thread that forks.
-func (c *Cell) Attributes(a *syscall.SysProcAttr) (around func(fork func())) {
+// be called around the start, on the thread that forks. It forks nothing, and returns
+// why, where the child's limits cannot be set.
+func (c *Cell) Attributes(a *syscall.SysProcAttr) (around func(fork func() error) error) {
 	c.Attr.Sys = a
-	if c.group == nil {
-		return func(fork func()) { fork() }
-	}
-	if c.group.v2 {
+	switch {
+	case c.group == nil:
+	case c.group.v2:
 		a.UseCgroupFD, a.CgroupFD = true, int(c.group.fd.Fd())
-		return func(fork func()) { fork() }
-	}
-	return func(fork func()) {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		leave, err := c.group.enter(c.box.cg)
-		if err != nil {
-			c.box.o.Log.Warn("an agent's limits could not be set", "err", err)
-			fork()
-			return
+	default:
+		return func(fork func() error) error {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			leave, err := c.group.enter(c.box.cg)
+			if err != nil {
+				return fulgur.E(fulgur.KindUnavailable, "", "the agent's limits cannot be set", err)
+			}
+			defer leave()
+			return fork()
 		}
-		defer leave()
-		fork()
 	}
+	return func(fork func() error) error { return fork() }
 }
 
 // Begin goes on after the start: it serves the relay until End.
@@ -315,27 +316,31 @@ func (c *Cell) Problem(printed string) (why string, program bool) {
 }
 
 // Limit says which limit ended the agent, "" if none is known to have: signal
-// is the one that it died of, log the end of what it printed.
-func (c *Cell) Limit(signal syscall.Signal, printed string) string {
+// is the one that it died of, log the end of what it printed. sure says that the kernel
+// tells so; else it is what the agent printed, whose word is no proof.
+func (c *Cell) Limit(signal syscall.Signal, printed string) (limit string, sure bool) {
 	l := c.box.o.Limits
 	switch {
 	case c.hit != "":
-		return c.hit
-	case signal == syscall.SIGKILL && l.CPU > 0 && c.cpu >= l.CPU: // it did not mind SIGXCPU
-		return "cpu"
+		return c.hit, true
+	case signal == syscall.SIGXCPU && l.CPU > 0, signal == syscall.SIGKILL && l.CPU > 0 && c.cpu >= l.CPU: // it did not mind SIGXCPU
+		return "cpu", true
+	case signal == syscall.SIGXFSZ && l.File > 0:
+		return "disk", true
 	}
-	return limitBySigns(signal, printed, l)
+	if c.group != nil { // which has counted these
+		l.Memory, l.Processes = 0, 0
+	}
+	return limitByWords(printed, l), false
 }
 
-// limitBySigns goes by what a limit leaves where no control group counts.
-func limitBySigns(signal syscall.Signal, text string, l Limits) string {
+// limitByWords goes by what programs print that a limit stops, where nothing counts.
+func limitByWords(text string, l Limits) string {
 	says := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 	}
 	switch {
-	case signal == syscall.SIGXCPU:
-		return "cpu"
-	case signal == syscall.SIGXFSZ, l.File > 0 && says("File too large", "No space left on device", "file too large", "no space left on device", "EFBIG", "ENOSPC"):
+	case l.File > 0 && says("File too large", "No space left on device", "file too large", "no space left on device", "EFBIG", "ENOSPC"):
 		return "disk"
 	case l.Memory > 0 && says("Cannot allocate memory", "cannot allocate memory", "MemoryError", "out of memory", "std::bad_alloc", "ENOMEM"):
 		return "memory"

@@ -134,17 +134,22 @@ func (c *cgroups) make(l Limits) (*group, error) {
 			err = os.WriteFile(filepath.Join(dir, file), strconv.AppendInt(nil, v, 10), 0o644)
 		}
 	}
+	// What cannot be bounded because the kernel does not count it, is not there.
+	swap := func(dir, file string, v int64) {
+		if err != nil || l.Memory <= 0 {
+			return
+		}
+		if err = os.WriteFile(filepath.Join(dir, file), strconv.AppendInt(nil, v, 10), 0o644); errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) && !exists(filepath.Join(dir, file)) {
+			err = nil
+		}
+	}
 	if c.v2 {
 		set(g.dirs[""], "memory.max", l.Memory)
-		if l.Memory > 0 {
-			_ = os.WriteFile(filepath.Join(g.dirs[""], "memory.swap.max"), []byte("0"), 0o644) // not there without swap accounting
-		}
+		swap(g.dirs[""], "memory.swap.max", 0)
 		set(g.dirs[""], "pids.max", procs)
 	} else {
 		set(g.dirs["memory"], "memory.limit_in_bytes", l.Memory)
-		if l.Memory > 0 {
-			_ = os.WriteFile(filepath.Join(g.dirs["memory"], "memory.memsw.limit_in_bytes"), strconv.AppendInt(nil, l.Memory, 10), 0o644)
-		}
+		swap(g.dirs["memory"], "memory.memsw.limit_in_bytes", l.Memory) // with the memory
 		set(g.dirs["pids"], "pids.max", procs)
 	}
 	if err == nil && c.v2 {
@@ -155,6 +160,11 @@ func (c *cgroups) make(l Limits) (*group, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // enter moves this thread into the group, so that the next child is born there;

@@ -5,6 +5,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"syscall"
 	"time"
@@ -37,9 +38,15 @@ func New(Options) (*Box, error) {
 	return nil, fulgur.E(fulgur.KindUnsupported, "set up the sandbox", "it is made of Linux's namespaces: run the agents on Linux, or in containers", nil)
 }
 
+// Streams are a program's.
+type Streams struct {
+	In       []byte
+	Out, Err io.Writer
+}
+
 // Run is not there.
-func (b *Box) Run(context.Context, Command, Pass) (*os.ProcessState, *Cell, error) {
-	return nil, nil, errors.ErrUnsupported
+func (b *Box) Run(context.Context, Command, Pass, Streams) (*os.ProcessState, error) {
+	return nil, errors.ErrUnsupported
 }
 
 // Inner does nothing here.
@@ -49,16 +56,16 @@ func (b *Box) Note() string                { return "" }
 func (b *Box) Home() string                { return "" }
 func (b *Box) Close()                      {}
 func (b *Box) Cell(Command) (*Cell, error) { return nil, nil }
-func (c *Cell) Attributes(*syscall.SysProcAttr) func(fork func()) {
-	return func(fork func()) { fork() }
+func (c *Cell) Attributes(*syscall.SysProcAttr) func(fork func() error) error {
+	return func(fork func() error) error { return fork() }
 }
-func (c *Cell) Begin()                              {}
-func (c *Cell) Abandon()                            {}
-func (c *Cell) Let(Pass)                            {}
-func (c *Cell) End(time.Duration)                   {}
-func (c *Cell) CPU() time.Duration                  { return 0 }
-func (c *Cell) Problem(string) (string, bool)       { return "", false }
-func (c *Cell) Limit(syscall.Signal, string) string { return "" }
+func (c *Cell) Begin()                                      {}
+func (c *Cell) Abandon()                                    {}
+func (c *Cell) Let(Pass)                                    {}
+func (c *Cell) End(time.Duration)                           {}
+func (c *Cell) CPU() time.Duration                          { return 0 }
+func (c *Cell) Problem(string) (string, bool)               { return "", false }
+func (c *Cell) Limit(syscall.Signal, string) (string, bool) { return "", false }
 func (b *Box) Env(vars map[string]string, _ []string) (map[string]string, Pass) {
 	return vars, Pass{}
 }

@@ -56,7 +56,7 @@ type Finding struct {
 	Detail  string `json:"detail"`
 }
 
-// Hidden are the names of files that probes look for.
+// hiddenFiles are the names of files that probes look for.
 var hiddenFiles = []struct {
 	name  string
 	guard Guard
@@ -373,8 +373,8 @@ func shares(t Targets) (string, error) {
 	return fmt.Sprintf("segment %d can be read", t.Shm), unix.SysvShmDetach(p)
 }
 
-// inEnviron looks for a word in this program's variables and in those of all
-// processes that it sees.
+// inEnviron looks for a word in this program's variables. (Those of other processes
+// that it sees are for sees.)
 func inEnviron(word string) (string, error) {
 	if word == "" {
 		return "", errNothing

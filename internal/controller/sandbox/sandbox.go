@@ -13,7 +13,7 @@
 // copied twice. What the relay forwards is in relay.go, what is visible in
 // view.go, what is refused by the kernel in seccomp_linux.go.
 //
-// Probes (probe.go) are functions that try to get out; `fulgur doctor` and a
+// Probes (probe_linux.go) are functions that try to get out; `fulgur doctor` and a
 // short form at each run's start call them. Each reports an escape when the
 // guard that it names is off.
 package sandbox

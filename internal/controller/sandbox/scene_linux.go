@@ -5,9 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -15,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -240,36 +237,11 @@ func (s *Scene) run(ctx context.Context, b *Box, t Targets, env []string, pass P
 	if err != nil {
 		return nil, "", err
 	}
-	var files [6]*os.File // in, out, err: read end, write end
-	defer func() {
-		for _, f := range files {
-			_ = f.Close()
-		}
-	}()
-	for i := 0; i < len(files); i += 2 {
-		if files[i], files[i+1], err = os.Pipe(); err != nil {
-			return nil, "", err
-		}
-	}
-	c := Command{Program: "/proc/self/fd/4", Args: append([]string{"probe", probeName}, names...), Env: env, Files: [3]*os.File{files[0], files[3], files[5]}}
-	_, _ = files[1].Write(targets) // fits into the pipe
-	_ = files[1].Close()
-	var text bytes.Buffer
-	var heard sync.WaitGroup
-	heard.Go(func() { out, _ = io.ReadAll(files[2]) })
-	heard.Go(func() { _, _ = io.Copy(&text, io.LimitReader(files[4], 8<<10)) })
-	_, cell, err := b.Run(ctx, c, pass)
-	for _, i := range []int{0, 3, 5} {
-		_ = files[i].Close()
-	}
-	heard.Wait()
-	if cell == nil {
-		return nil, "", err
-	}
-	if why, _ := cell.Problem(text.String()); why != "" {
-		return nil, "", fulgur.E(fulgur.KindUnavailable, "probe the sandbox", why, nil)
-	}
-	return out, strings.TrimSpace(text.String()), errors.Join(err, ctx.Err())
+	c := Command{Program: "/proc/self/fd/4", Args: append([]string{"probe", probeName}, names...), Env: env}
+	var printed bytes.Buffer
+	text := &head{room: 8 << 10}
+	_, err = b.Run(ctx, c, pass, Streams{In: targets, Out: &printed, Err: text})
+	return printed.Bytes(), strings.TrimSpace(string(text.text)), err
 }
 
 // Outside lets the probes loose without a sandbox: what they then report is what there

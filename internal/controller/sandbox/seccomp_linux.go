@@ -48,8 +48,8 @@ func filter(arch uint32) []unix.SockFilter {
 		ret  = unix.BPF_RET | unix.BPF_K
 	)
 	stmt := func(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
-	// when answers with k if the accumulator is v.
 	var p []unix.SockFilter
+	// when answers with k if the accumulator is v.
 	when := func(v uintptr, k uint32) {
 		p = append(p, unix.SockFilter{Code: eq, Jf: 1, K: uint32(v)}, stmt(ret, k))
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 // View is what a sandbox shows of the machine beside the system itself. All
@@ -22,6 +24,57 @@ func (v View) with(read, write []string) View {
 	v.Show = slices.Concat(v.Show, read)
 	v.Write = slices.Concat(v.Write, write)
 	return v
+}
+
+// private are folders that every sandbox has of its own.
+var private = []string{"/tmp", "/var/tmp", "/dev", "/proc", "/home", "/root", "/run", "/var"}
+
+// check refuses a view that shows too much: all of a home, of the machine, or of what
+// is private; and folders to be written that hold what is hidden, or lie in it. (What
+// is hidden in them again could be found by the next agent, where one has moved the
+// folder around it.) Links count as what they lead to.
+func (v View) check(home string) error {
+	const op = "set up the sandbox"
+	for i, p := range slices.Concat(v.Read, v.Write) {
+		real := resolved(p)
+		for _, p := range []string{p, real} {
+			if p == "/" || within(home, p) || slices.Contains(private, p) {
+				return fulgur.E(fulgur.KindInvalid, op, "the agents would see all of "+p+": keep the run file, and what runner.read and runner.write name, in folders of their own", nil)
+			}
+		}
+		if i < len(v.Read) {
+			continue
+		}
+		for _, s := range slices.Concat(system, []string{"/proc", "/sys", "/dev"}) {
+			if within(s, real) || within(real, s) && s != "/opt" {
+				return fulgur.E(fulgur.KindInvalid, op, "runner.write: agents would write "+p+", which is the system's: name a folder of their own", nil)
+			}
+		}
+		for _, h := range v.Hide {
+			if hidden := resolved(h); within(hidden, real) || within(real, hidden) {
+				return fulgur.E(fulgur.KindInvalid, op, "runner.write: agents would write "+p+", and "+h+" is hidden from them (the run's folders, data, grader, and runner.hide): name a folder apart from it, or take it off runner.hide", nil)
+			}
+		}
+		for j, w := range v.Write {
+			if i-len(v.Read) != j && within(real, resolved(w)) && real != resolved(w) {
+				return fulgur.E(fulgur.KindInvalid, op, "runner.write: "+p+" lies in "+w+", where an agent could put a link in its place: name one of them", nil)
+			}
+		}
+	}
+	return nil
+}
+
+// resolved is a path behind its links, as far as it exists.
+func resolved(path string) string {
+	path = filepath.Clean(path)
+	for rest, p := "", path; ; rest, p = filepath.Join(filepath.Base(p), rest), filepath.Dir(p) {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if p == filepath.Dir(p) {
+			return path
+		}
+	}
 }
 
 // system is what every program needs.

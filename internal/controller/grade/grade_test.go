@@ -1,0 +1,132 @@
+package grade
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+)
+
+var key = plan.Key{Rollout: "r", Attempt: "0"}
+
+// grader is one that says what it was given.
+func grader(t *testing.T, o Options, tests RunTests) *Grader {
+	t.Helper()
+	o.Command = []string{"/bin/sh", "-c", `cat > "$FULGUR_WORKSPACE/../said"; cat "$FULGUR_WORKSPACE/../said" >&2; echo 1`}
+	g, err := New(&o, t.TempDir(), tests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	return g
+}
+
+func workspace(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		name = filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// What this machine runs out of is no work of the agent's: it is not worth 0.
+func TestMachineErrorsAreNoReward(t *testing.T) {
+	for name, test := range map[string]struct {
+		taken error
+		tests error
+		want  fulgur.Kind // "": it is graded
+	}{
+		"no descriptors to read what it left": {&fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, nil, fulgur.KindExhausted},
+		"no disk to copy it":                  {nil, &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, fulgur.KindExhausted},
+		"no box to test it in":                {nil, fulgur.E(fulgur.KindUnavailable, "", "no box", nil), fulgur.KindUnavailable},
+		"too much was left":                   {excess("too much"), nil, ""},
+		"the agent's program does not start":  {nil, fulgur.E(fulgur.KindInvalid, "", "no program", nil), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := grader(t, Options{Tests: []string{"a.py"}}, func(_ context.Context, _ string, _ io.Writer) (int, error) { return -1, test.tests })
+			g.Take(key, workspace(t, map[string]string{"a.py": "a"}))
+			if test.taken != nil {
+				g.patches[key] = taken{err: test.taken}
+			}
+			got, err := g.Grade(t.Context(), controller.Grading{Key: key, Input: []byte("{}")})
+			if fulgur.KindOf(err) != test.want {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A file where a folder has to be cannot keep a grader from grading, which would be
+// better for the agent than failing.
+func TestFilesThatCannotBeLaidAreRefused(t *testing.T) {
+	pristine := workspace(t, map[string]string{"tests/test_a.py": "pass", "calc.py": "old", "z.py": "z"})
+	var laid []string
+	g := grader(t, Options{Pristine: pristine, Tests: []string{"true"}}, func(_ context.Context, work string, _ io.Writer) (int, error) {
+		for _, name := range []string{"tests/test_a.py", "calc.py", "new.py"} {
+			b, _ := os.ReadFile(filepath.Join(work, name))
+			laid = append(laid, string(b))
+		}
+		return 0, nil
+	})
+	g.Take(key, workspace(t, map[string]string{"tests": "no folder", "calc.py/in": "no file", "new.py": "new"}))
+	got, err := g.Grade(t.Context(), controller.Grading{Key: key, Input: []byte("{}")})
+	if err != nil || got.Reward != 1 || strings.Join(laid, " ") != "pass old new" {
+		t.Errorf("%+v, %v, %q", got, err, laid)
+	}
+}
+
+func TestTakenOnceAndForgotten(t *testing.T) {
+	g := grader(t, Options{}, nil)
+	g.Take(key, "")
+	other := plan.Key{Rollout: "other", Attempt: "0"}
+	g.Take(other, "")
+	g.Forget(key, plan.Key{Rollout: "unknown"})
+	if _, err := g.Grade(t.Context(), controller.Grading{Key: key, Input: []byte("{}")}); err == nil {
+		t.Error("what was forgotten is graded")
+	}
+	if _, err := g.Grade(t.Context(), controller.Grading{Key: other, Input: []byte("{}")}); err != nil || len(g.patches) != 0 {
+		t.Errorf("%v, %d are kept", err, len(g.patches))
+	}
+	(*Grader)(nil).Forget(key)
+}
+
+// Nothing in a workspace is waited for, or leads out of it.
+func TestWorkspaceIsReadWithCare(t *testing.T) {
+	dir := workspace(t, map[string]string{"locked/a.py": "a", "b.py": "b"})
+	if err := errors.Join(syscall.Mkfifo(dir+"/pipe", 0o644), os.Symlink("/etc", dir+"/etc"), os.WriteFile(dir+"/\xff.py", nil, 0o644), os.Chmod(dir+"/locked", 0)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(dir+"/locked", 0o755) })
+	g := grader(t, Options{}, nil)
+	p, err := g.take(dir)
+	if err != nil || string(p.files["b.py"]) != "b" || p.shams < 3 {
+		t.Errorf("%v, refused %q, %v", p.files, p.refused, err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if f, err := (rootFS{root}).Open("pipe"); err == nil { // put in a file's place since it was looked at
+		defer f.Close()
+		if _, err := io.ReadAll(f); err != nil {
+			t.Log(err)
+		}
+	}
+	if _, err := (rootFS{root}).Open("etc/passwd"); err == nil {
+		t.Error("a link leads out of it")
+	}
+}
