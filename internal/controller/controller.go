@@ -156,7 +156,11 @@ func New(o Options, s Store, gate Gateway, r Runner) (*Controller, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Controller{o: o, store: s, gate: gate, runner: r, log: o.Log}, nil
+	c := &Controller{o: o, store: s, gate: gate, runner: r, log: o.Log}
+	if g, w := c.grader(); g != nil && w == nil {
+		return nil, fulgur.E(fulgur.KindUnsupported, "set up the controller", "a program grades what agents leave (reward.command), and this store takes no rewards", nil)
+	}
+	return c, nil
 }
 
 // Stats returns what the controller has done so far, and does now.

@@ -98,7 +98,11 @@ func (c *Controller) enlist(ctx context.Context, f *finishing) {
 
 // settle judges exits and reports them.
 func (c *Controller) settle(ctx context.Context, list []*finishing) {
-	acts := c.activities(ctx, list)
+	keys := make([]fulgur.AttemptKey, len(list))
+	for i, f := range list {
+		keys[i] = fulgur.AttemptKey(f.key)
+	}
+	acts := c.activities(ctx, keys)
 	reports := make([]fulgur.Report, len(list))
 	verdicts := make([]plan.Verdict, len(list))
 	for i, f := range list {
@@ -166,11 +170,7 @@ func (c *Controller) over(f *finishing, v plan.Verdict) {
 }
 
 // activities asks the gateway what it knows; unknown is Calls -1.
-func (c *Controller) activities(ctx context.Context, list []*finishing) []fulgur.Activity {
-	keys := make([]fulgur.AttemptKey, len(list))
-	for i, f := range list {
-		keys[i] = fulgur.AttemptKey(f.key)
-	}
+func (c *Controller) activities(ctx context.Context, keys []fulgur.AttemptKey) []fulgur.Activity {
 	if c.gate != nil {
 		if out, err := c.gate.Activities(ctx, keys); err == nil && len(out) == len(keys) {
 			return out

@@ -16,7 +16,9 @@ type Grader interface {
 	// Grades says whether there is a grader at all.
 	Grades() bool
 
-	// Grade returns what the grader says of an execution that has ended well. An error is the grader's own failure. It is called at most
+	// Grade returns what the grader says of an execution that has ended well. An error
+	// is the grader's own failure; KindExhausted, KindUnavailable and KindTimeout say that
+	// the machine is to blame, and another attempt may go better. It is called at most
 	// once for each execution, and waits.
 	Grade(ctx context.Context, g Grading) (Grade, error)
 }
@@ -35,21 +37,32 @@ type Grade struct {
 	Flags []string
 }
 
-// reasonGrader is the word for an execution that could not be graded.
-const reasonGrader = "grader"
-
 // rewarder is the part of the store that takes rewards.
 type rewarder interface {
 	SetRewards(ctx context.Context, rs []fulgur.Reward) error
 }
 
+// grader returns the runner's grader, nil if it has none, and what takes rewards.
+func (c *Controller) grader() (Grader, rewarder) {
+	g, ok := c.runner.(Grader)
+	if !ok || !g.Grades() {
+		return nil, nil
+	}
+	w, _ := c.store.(rewarder) // New has looked
+	return g, w
+}
+
 // grade has an execution graded that ended well, and puts the reward on record
 // before its end is. What it returns in place of the exit is told instead.
 func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
-	g, ok := c.runner.(Grader)
+	g, w := c.grader()
 	x := end.exit
-	if !ok || !g.Grades() || x.Code != 0 || x.Failure != "" || x.Signal != "" || end.stopped != "" {
+	if g == nil || x.Code != 0 || x.Failure != "" || x.Signal != "" || end.stopped != "" {
 		return end
+	}
+	acts := c.activities(ctx, []fulgur.AttemptKey{fulgur.AttemptKey(key)})
+	if _, upstream := c.calls(ctx, key, acts[0]); upstream != "" {
+		return end // another attempt follows, or it is masked: what it left is not its work
 	}
 	c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseGrading, Runner: c.runner.Name(), Holder: c.o.Holder})
 	var grade Grade
@@ -63,10 +76,6 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 	}
 	if err == nil {
 		err = c.persist(ctx, "recording a reward", func() error {
-			w, ok := c.store.(rewarder)
-			if !ok {
-				return fulgur.E(fulgur.KindUnsupported, "record a reward", "this store takes none", nil)
-			}
 			return w.SetRewards(ctx, []fulgur.Reward{{AttemptKey: fulgur.AttemptKey(key), Value: grade.Reward, Source: "grader"}})
 		})
 	}
@@ -75,7 +84,12 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 			end.stopped = plan.ReasonShutdown
 			return end
 		}
-		end.exit = plan.Exit{Code: -1, Failure: reasonGrader, Cause: plan.CausePermanent, CPU: x.CPU, Message: "the grader failed, so that nobody knows what the agent's work is worth: " + err.Error()}
+		end.exit = plan.Failed(plan.ReasonGrader, "the grader failed, so that nobody knows what the agent's work is worth: "+err.Error())
+		end.exit.CPU = x.CPU
+		switch fulgur.KindOf(err) {
+		case fulgur.KindExhausted, fulgur.KindUnavailable, fulgur.KindTimeout:
+			end.exit.Cause = plan.CauseTransient
+		}
 		return end
 	}
 	if len(grade.Flags) > 0 {

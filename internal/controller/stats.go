@@ -103,10 +103,11 @@ func (c *Controller) gauges() {
 // tellWaits tells once that agents wait for room, and why, and when none does any
 // more. Hundreds that wait for the same are one piece of news.
 func (c *Controller) tellWaits(waiting int, why string) {
+	why = cmp.Or(why, "the runner does not say why")
 	switch {
 	case waiting > 0 && (c.waits == "" || c.waits != why && time.Since(c.waitsTold) > waitsEvery):
-		c.tell(fmt.Sprintf("%d agents of run %s wait for room: %s", waiting, c.o.Run, cmp.Or(why, "the runner does not say why")))
-		c.waits, c.waitsTold = cmp.Or(why, "?"), time.Now()
+		c.tell(fmt.Sprintf("%d agents of run %s wait for room: %s", waiting, c.o.Run, why))
+		c.waits, c.waitsTold = why, time.Now()
 	case waiting == 0 && c.waits != "":
 		c.tell(fmt.Sprintf("no agent of run %s waits for room any more", c.o.Run))
 		c.waits = ""

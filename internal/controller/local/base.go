@@ -227,6 +227,9 @@ func (b *base) Grade(ctx context.Context, x controller.Grading) (controller.Grad
 	return b.grading.Grade(ctx, x)
 }
 
+// Acknowledge implements controller.Acknowledger: nobody grades these any more.
+func (b *base) Acknowledge(keys []plan.Key) { b.grading.Forget(keys...) }
+
 // tidy removes an attempt's folder, if the policy does not keep it.
 func (b *base) tidy(folder string, good bool) {
 	if folder == "" || b.Keep == controller.KeepAll || b.Keep == controller.KeepFailures && !good {

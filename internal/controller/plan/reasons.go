@@ -83,7 +83,7 @@ func Reasons() []Reason {
 		{ReasonDeleted, infra, CauseTransient, "somebody else deleted what it ran in"},
 		{ReasonDeadline, infra, CauseEither, "the far deadline of its Job was over"},
 		{ReasonUpstream, infra, CauseTransient, "it ended after the model server, or the gateway, had failed its last call"},
-		{ReasonGrader, infra, CauseTransient, "the program that grades it failed"},
+		{ReasonGrader, infra, CausePermanent, "the program that grades it failed"},
 		{ReasonLost, infra, CauseTransient, "its controller died"},
 		{ReasonShutdown, infra, CauseTransient, "its controller was stopped"},
 		{ReasonOrphaned, infra, CausePermanent, "its run's trainer had been gone for a minute"},

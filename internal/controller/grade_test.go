@@ -1,0 +1,87 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/local"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+)
+
+// grading is a runner whose grader says what the test wants, for each attempt.
+type grading struct {
+	controller.Runner
+	says   []error
+	graded []plan.Key
+}
+
+func (g *grading) Grades() bool { return true }
+func (g *grading) Grade(_ context.Context, x controller.Grading) (controller.Grade, error) {
+	g.graded = append(g.graded, x.Key) // one execution at a time
+	if n := len(g.graded); n <= len(g.says) {
+		return controller.Grade{}, g.says[n-1]
+	}
+	return controller.Grade{Reward: 0.5}, nil
+}
+
+// What keeps a program from grading is the grader's own failure, which another
+// attempt would not mend (and an agent could bring about), or the machine's.
+func TestWhoseFaultItIsThatNothingIsGraded(t *testing.T) {
+	for name, test := range map[string]struct {
+		do       string
+		status   int
+		says     []error
+		state    fulgur.RolloutState
+		reason   string
+		attempts int
+		graded   int
+	}{
+		"it is graded":                {"call", 200, nil, fulgur.Succeeded, plan.ReasonOK, 1, 1},
+		"the grader fails":            {"call", 200, []error{errors.New("no number")}, fulgur.Failed, plan.ReasonGrader, 1, 1},
+		"the disk is full":            {"call", 200, []error{fulgur.E(fulgur.KindExhausted, "", "no disk", nil)}, fulgur.Succeeded, plan.ReasonOK, 2, 2},
+		"the model server had failed": {"call", 500, nil, fulgur.Failed, plan.ReasonUpstream, 2, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := open(t)
+			h.model.status = test.status
+			l, err := local.New(local.Options{Command: []string{os.Args[0]}, Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			g := &grading{Runner: l, says: test.says}
+			o := controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1, Backoff: 1, Table: plan.Table{Retries: 1}}}
+			c, err := controller.New(o, h.store, h.model, g)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- c.Run(ctx) }()
+			id := h.create(nil, test.do)[0]
+			r := h.ended(id)
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if r.State != test.state || r.Outcome.Reason != test.reason || len(h.attempts(id)) != test.attempts || len(g.graded) != test.graded {
+				t.Errorf("%s, %+v after %d attempts, %d graded", r.State, *r.Outcome, len(h.attempts(id)), len(g.graded))
+			}
+		})
+	}
+}
+
+// A store that takes no rewards is found before anything starts.
+func TestGraderNeedsAStoreThatTakesRewards(t *testing.T) {
+	h := open(t)
+	o := controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1}}
+	type plain struct{ controller.Store }
+	if _, err := controller.New(o, plain{h.store}, h.model, &grading{}); fulgur.KindOf(err) != fulgur.KindUnsupported {
+		t.Errorf("error %v", err)
+	}
+}
