@@ -76,7 +76,7 @@ func BenchmarkJobs(b *testing.B) {
 				break
 			}
 		}
-		requests := r.Requests()
+		requests := r.c.sent.Load()
 		if err := r.Close(); err != nil {
 			b.Error(err)
 		}

@@ -185,10 +185,7 @@ func (r *Runner) Acknowledge(keys []plan.Key) {
 	defer r.mu.Unlock()
 	for _, k := range keys {
 		a := r.done[k]
-		if a == nil {
-			a = r.live[k] // its exit is heard a moment before it is noted as sent
-		}
-		if a == nil || !a.ending || a.jobGone || a.uid == "" || a.stopping {
+		if a == nil || a.jobGone || a.stopping {
 			continue
 		}
 		a.stopping = true
@@ -298,8 +295,6 @@ func (r *Runner) waitGone() (left int) {
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			waits = false
-		case <-r.over:
 			waits = false
 		}
 	}

@@ -152,7 +152,7 @@ func (r *Runner) lookLocked(a *attempt) {
 		}
 		return
 	}
-	s := look(view{job: a.job, gone: a.jobGone, pod: a.pod, podGone: a.podGone, ran: a.ran, adopted: a.adopted, noPod: a.noPod, agent: a.agent, badSince: a.badSince, limit: r.ImageLimit, now: time.Now()})
+	s := look(view{job: a.job, gone: a.jobGone, pod: a.pod, podGone: a.podGone, ran: a.phase == fulgur.PhaseRunning, adopted: a.adopted, noPod: a.noPod, agent: a.agent, badSince: a.badSince, limit: r.ImageLimit, now: time.Now()})
 	switch {
 	case !s.image && !s.secret:
 		a.badSince = time.Time{}
@@ -180,10 +180,9 @@ func (r *Runner) standsLocked(a *attempt, phase fulgur.Phase, why string) {
 	}
 	news := phase != a.phase || phase == fulgur.PhaseWaiting && why != a.why
 	a.phase, a.why = phase, why
-	a.ran = phase == fulgur.PhaseRunning
 	if news {
 		ev := controller.Event{Key: a.key, Phase: phase, Why: why}
-		if a.ran { // one that starts is found by its labels: not each is worth a write to the record
+		if phase == fulgur.PhaseRunning { // one that starts is found by its labels: not each is worth a write to the record
 			ev.Handle = r.handleLocked(a)
 		}
 		r.sendLocked(ev)

@@ -34,7 +34,6 @@ type Runner struct {
 
 	spawn   func(func(context.Context)) // runs f until it returns, or the runner's life is over
 	cancel  context.CancelFunc
-	over    <-chan struct{} // closed when its life is over
 	wg      sync.WaitGroup
 	events  chan controller.Event
 	gone    chan struct{} // closed when nobody hears events any more
@@ -75,7 +74,6 @@ type attempt struct {
 	jobGone  bool
 	pod      *corev1.Pod
 	podGone  bool
-	ran      bool
 	adopted  bool
 	noPod    string
 	badSince time.Time
@@ -104,7 +102,7 @@ func newRunner(o Options, c *client) (*Runner, error) {
 	c.log = m.Log
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Runner{
-		maker: m, c: c, log: m.Log, cancel: cancel, over: ctx.Done(),
+		maker: m, c: c, log: m.Log, cancel: cancel,
 		events: make(chan controller.Event), gone: make(chan struct{}), wake: make(chan struct{}, 1), ring: make(chan struct{}, 1),
 		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{},
 	}
@@ -118,9 +116,6 @@ func (r *Runner) Name() string { return "kubernetes" }
 
 // Events implements controller.Runner.
 func (r *Runner) Events() <-chan controller.Event { return r.events }
-
-// Requests is how many requests were sent to the API server.
-func (r *Runner) Requests() int64 { return r.c.sent.Load() }
 
 // begin starts what works beside the attempts: it is not needed before there is one.
 func (r *Runner) begin(jobs, pods string) {

@@ -66,7 +66,7 @@ func TestNobodySaysACredential(t *testing.T) {
 		}
 	}
 	said(old, "b", "key secret-a of a", "no program [credential]")
-	old.cancel()
+	dies(t, old)
 	a.job(name("c"), func(j *batchv1.Job) { delete(j.Annotations, noteCredential) })
 	r := testRunner(t, a)
 	if _, err := r.Adopt(t.Context(), []controller.Leftover{

@@ -43,6 +43,15 @@ func testRunner(t *testing.T, a *api, change ...func(*Options)) *Runner {
 	return r
 }
 
+// dies ends a runner as the death of its controller would: its Jobs go on.
+func dies(t *testing.T, r *Runner) {
+	t.Helper()
+	r.Leave()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -408,7 +417,7 @@ func TestAdoption_CK04_CK11_CK12(t *testing.T) {
 	}
 	left = append(left, controller.Leftover{Key: plan.Key{Rollout: "never", Attempt: "0"}, Phase: fulgur.PhaseStarting, Handle: "default/agl-rollout-never"})
 	// The old controller is dead, and does not hear of what follows.
-	old.cancel()
+	dies(t, old)
 	a.exits(name("ended"), 0)
 	a.mu.Lock()
 	delete(a.jobs, name("removed"))
@@ -459,7 +468,7 @@ func TestJobsOfARunThatIsGoneAreRemoved_CK11(t *testing.T) {
 		j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
 	})
 	runnertest.Until(t, "the lease is there", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.leases) == 1 })
-	old.cancel()
+	dies(t, old)
 	r := testRunner(t, a, func(o *Options) { o.Lease = 3 * time.Second })
 	runnertest.Start(t, r, runnertest.Execution("y", "x"))
 	a.has(name("y"), true)
