@@ -79,7 +79,7 @@ func (j job) layer(files []file) (v1.Layer, error) {
 	}
 	raw := buf.Bytes()
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil },
-		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(j.compression))
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(j.compression), tarball.WithCompressedCaching)
 }
 
 func (j job) pack(w *tar.Writer, f file) error {
