@@ -23,9 +23,14 @@ func NewTrial(o Options) (*Trial, error) {
 // Job makes the objects of an attempt with this input, and throws them away. Its
 // error is what Start would return.
 func (t *Trial) Job(input json.RawMessage) error {
-	key := plan.Key{Rollout: "trial", Attempt: "0"}
-	const credential = "a-credential-of-the-usual-length-0123456789"
-	e := controller.Execution{Key: key, Input: input, Timeout: time.Minute, Secrets: []string{credential}, Env: map[string]string{"OPENAI_API_KEY": credential}}
-	_, err := t.m.build(jobName(t.m.scope, key), e)
+	_, err := t.objects(jobName(t.m.scope, trialKey), input)
 	return err
+}
+
+var trialKey = plan.Key{Rollout: "trial", Attempt: "0"}
+
+func (t *Trial) objects(name string, input json.RawMessage) (objects, error) {
+	const credential = "a-credential-of-the-usual-length-0123456789"
+	e := controller.Execution{Key: trialKey, Input: input, Timeout: time.Minute, Secrets: []string{credential}, Env: map[string]string{"OPENAI_API_KEY": credential}}
+	return t.m.build(name, e)
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -41,6 +42,12 @@ type Options struct {
 	Lease      time.Duration // how long a run's Jobs outlive its last controller; 0: 10 min
 	QPS        float64       // requests per second at most; 0: 50
 
+	// Inputs are some that attempts will have: of them the images are known that nodes
+	// fetch before the first rollout, if they are no more than Prepull (else those that
+	// all need), and where a template's agents may go.
+	Inputs  []json.RawMessage
+	Prepull int
+
 	// Isolated gives the run a NetworkPolicy, which Prove shows to hold.
 	Isolated         bool
 	ProbeImage       string            // with the program fulgur; "": Prove tries nothing
@@ -49,7 +56,8 @@ type Options struct {
 	GatewayPods      map[string]string // labels, where the gateway runs in the cluster
 	GatewayNamespace string            // "": Namespace
 
-	Log *slog.Logger // nil: nothing is logged
+	Log  *slog.Logger                     // nil: nothing is logged
+	Tell func(format string, args ...any) // what people should see at once; nil: it is logged
 }
 
 // maker makes the objects of attempts.
@@ -57,6 +65,9 @@ type maker struct {
 	Options
 	scope string            // as a label
 	alias *corev1.HostAlias // the gateway's name, where DNS is closed; set before the first Job
+
+	sampled sync.Once
+	first   *corev1.PodSpec // see sample
 
 	mu        sync.Mutex
 	templates map[string]*Template // v1's, one a rollout, by their text
@@ -87,6 +98,10 @@ func newMaker(o Options) (*maker, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Tell == nil {
+		log := o.Log
+		o.Tell = func(format string, args ...any) { log.Info(fmt.Sprintf(format, args...)) }
 	}
 	return &maker{Options: o, scope: hash(o.Scope)[:20]}, nil
 }

@@ -3,18 +3,15 @@ package kube
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +29,7 @@ type ProbeResult struct {
 	Reached string   `json:"reached"` // "": the gateway answers; else why it does not
 	Streams string   `json:"streams"` // "": what it sends arrives as it is sent; else what happens
 	Escaped []string `json:"escaped"` // what else was reached
+	Closed  []string `json:"closed"`  // what was tried, and was not
 }
 
 const (
@@ -46,16 +44,12 @@ const (
 	unplaced = 3 * time.Second
 )
 
-// Prove implements controller.Prover: it makes the run's NetworkPolicy, and sends
-// a probe to each node that agents can come to.
+// Prove implements controller.Prover: it makes the run's NetworkPolicy, sends a
+// probe to each node that agents can come to, and has those fetch the agents' images.
 func (r *Runner) Prove(ctx context.Context, gateway string) error {
-	const op = "prove the agents' isolation"
-	u, err := url.Parse(gateway)
-	if err != nil || u.Hostname() == "" {
-		return fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the gateway's address for agents, %q, is no URL: set runner.agent_url", gateway), nil)
-	}
-	if ip := net.ParseIP(u.Hostname()); u.Hostname() == "localhost" || ip.IsLoopback() {
-		r.log.Warn("agents are given a loopback address for the gateway, which is their own pod's: set runner.agent_url to an address that pods reach", "address", gateway)
+	u, err := r.gatewayURL(gateway)
+	if err != nil {
+		return err
 	}
 	if r.Isolated {
 		if err := r.isolate(ctx, u); err != nil {
@@ -64,36 +58,101 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 	}
 	if r.ProbeImage == "" {
 		if r.Isolated {
-			return fulgur.E(fulgur.KindInvalid, op, "no image for the probe: set runner.kubernetes.probe_image to one with the program fulgur, or isolation: none", nil)
+			return fulgur.E(fulgur.KindInvalid, opProve, "no image for the probe: set runner.kubernetes.probe_image to one with the program fulgur, or isolation: none", nil)
 		}
 		r.log.Warn("agents may reach anything that pods reach here, and whether they reach the gateway is not tried: set runner.kubernetes.probe_image", "isolation", "none")
 		return nil
 	}
-	// Each start has probes of its own: several controllers of a run may start at once.
-	mark := r.scope + "-" + strings.ToLower(rand.Text()[:8])
-	defer func() {
-		clear, done := context.WithTimeout(context.WithoutCancel(ctx), requestLimit)
-		defer done()
-		if err := r.clearProbes(clear, mark); err != nil {
-			r.log.Warn("probes could not be removed; they go by themselves", "err", err)
-		}
-	}()
-	ctx, done := context.WithTimeout(ctx, r.ProbeLimit)
-	defer done()
-	var nodes []string
-	for round := 0; len(nodes) < mostProbed; round++ {
-		seen, more, err := r.probeRound(ctx, gateway, roundLabel(mark, round), min(firstProbes<<round, mostAtOnce), nodes)
-		if err != nil {
-			return err
-		}
-		nodes = append(nodes, seen...)
-		if !more {
-			break
-		}
+	mark := r.newMark()
+	defer r.unmark(ctx, mark)
+	nodes, err := r.scout(ctx, gateway, mark, r.judge)
+	if err != nil {
+		return err
 	}
 	r.log.Info("the probes found what they should", "nodes", len(nodes), "isolated", r.Isolated)
+	_, err = r.prepull(ctx, mark, nodes)
+	return err
+}
+
+const opProve = "prove the agents' isolation"
+
+// gatewayURL reads the gateway's address, and says where it cannot be the pods'.
+func (r *Runner) gatewayURL(gateway string) (*url.URL, error) {
+	u, err := url.Parse(gateway)
+	if err != nil || u.Hostname() == "" {
+		return nil, fulgur.E(fulgur.KindInvalid, opProve, fmt.Sprintf("the gateway's address for agents, %q, is no URL: set runner.agent_url", gateway), nil)
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Hostname() == "localhost" || ip.IsLoopback() {
+		r.log.Warn("agents are given a loopback address for the gateway, which is their own pod's: set runner.agent_url to an address that pods reach", "address", gateway)
+	}
+	return u, nil
+}
+
+// newMark names the probes of one start: several controllers of a run may start at once.
+func (r *Runner) newMark() string { return r.scope + "-" + strings.ToLower(rand.Text()[:8]) }
+
+// unmark removes the probes of a mark, also where ctx has ended.
+func (r *Runner) unmark(ctx context.Context, mark string) {
+	clear, done := context.WithTimeout(context.WithoutCancel(ctx), requestLimit)
+	defer done()
+	if err := r.clearProbes(clear, mark); err != nil {
+		r.log.Warn("probes could not be removed; they go by themselves", "err", err)
+	}
+}
+
+// scout sends a probe to each node that agents can come to, and returns the nodes.
+// tell gets what each found, or why it did not run; its error ends the scouting.
+func (r *Runner) scout(ctx context.Context, gateway, mark string, tell tellFunc) (nodes []string, err error) {
+	ctx, done := context.WithTimeout(ctx, r.ProbeLimit)
+	defer done()
+	x := scouting{gateway: gateway, tell: tell}
+	if r.Isolated {
+		if x.neighbour, err = r.neighbour(ctx, mark); err != nil {
+			return nil, err
+		}
+	}
+	for round := 0; len(nodes) < mostProbed; round++ {
+		seen, more, err := r.probeRound(ctx, x, roundLabel(mark, round), min(firstProbes<<round, mostAtOnce), nodes)
+		nodes = append(nodes, seen...)
+		if err != nil || !more {
+			return nodes, err
+		}
+	}
+	return nodes, nil
+}
+
+// tellFunc gets what the probe of a node found; nil, and why, if it did not run.
+type tellFunc func(node string, found *ProbeResult, why string) error
+
+// scouting is what probes are sent with.
+type scouting struct {
+	gateway   string
+	neighbour string // address of another pod of the run; "": there is none
+	tell      tellFunc
+}
+
+// judge says whether agents may be started on a node whose probe found this.
+func (o *maker) judge(node string, found *ProbeResult, why string) error {
+	on := "on node " + node + " "
+	switch {
+	case found == nil:
+		return fulgur.E(fulgur.KindUnavailable, opProve, on+"the probe did not run: "+why, nil)
+	case found.Reached != "":
+		return fulgur.E(fulgur.KindUnavailable, opProve, on+"agents do not reach the gateway: "+found.Reached+"; "+doReach, nil)
+	case found.Streams != "":
+		return fulgur.E(fulgur.KindUnavailable, opProve, on+"the gateway's answers do not stream: "+found.Streams+"; "+doStream, nil)
+	case o.Isolated && len(found.Escaped) > 0:
+		return fulgur.E(fulgur.KindForbidden, opProve, on+"agents reach more than the gateway: "+strings.Join(found.Escaped, ", ")+"; "+doClose, nil)
+	}
 	return nil
 }
+
+// What to do where a probe does not find what it should.
+const (
+	doReach  = "set runner.agent_url to an address that pods reach, and runner.kubernetes.gateway_pods if it runs in this cluster"
+	doStream = "something between holds them back or takes no such path, such as a proxy that buffers: have it pass on what it gets at once, or lead runner.agent_url past it"
+	doClose  = "the cluster's network plug-in does not enforce NetworkPolicies, or another policy opens this: mend that, or write runner.kubernetes.isolation: none if you trust the agents"
+)
 
 // isolate makes the run's NetworkPolicy, and gives its pods the gateway's name
 // without DNS, which it closes.
@@ -168,179 +227,5 @@ func (r *Runner) policy(u *url.URL, ips []netip.Addr) *networkingv1.NetworkPolic
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 			Egress:      []networkingv1.NetworkPolicyEgressRule{{To: to, Ports: []networkingv1.NetworkPolicyPort{{Protocol: &tcp, Port: &number}}}},
 		},
-	}
-}
-
-// probeRound sends probes to nodes that had none. more is false when there was no
-// further node for one of them.
-func (r *Runner) probeRound(ctx context.Context, gateway, round string, n int, had []string) (nodes []string, more bool, err error) {
-	const op = "prove the agents' isolation"
-	for i := range n {
-		if err := r.c.persist(ctx, http.MethodPost, r.c.path("batch/v1/jobs"), nil, r.probeJob(round, i, gateway, had), nil); err != nil {
-			return nil, false, fulgur.E(kindOf(err), op, "the cluster takes no probe", err)
-		}
-	}
-	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelProbe + "=" + round, log: r.log}
-	var since, bad time.Time
-	why := "its pod was not made"
-	for {
-		pods, _, err := s.all(ctx)
-		if err != nil {
-			return nil, false, fulgur.E(fulgur.KindUnavailable, op, "the probes could not be watched", err)
-		}
-		over, placed, image := 0, 0, false
-		for i := range pods {
-			state := look(view{pod: &pods[i], agent: "probe", now: time.Now()})
-			if pods[i].Spec.NodeName != "" {
-				placed++
-			}
-			switch {
-			case state.phase == fulgur.PhaseEnded:
-				over++
-			case state.why != "":
-				image, why = image || state.image, state.why
-			}
-		}
-		if over == n {
-			nodes, err := r.verdict(ctx, pods)
-			return nodes, true, err
-		}
-		switch {
-		case image && bad.IsZero():
-			bad = time.Now()
-		case image && time.Since(bad) >= r.ImageLimit:
-			return nil, false, fulgur.E(fulgur.KindInvalid, op, why, nil)
-		case len(pods) < n || over < placed || placed == 0 && len(had) == 0:
-			since = time.Time{}
-		case since.IsZero():
-			since = time.Now()
-		case time.Since(since) >= unplaced: // every node has had its probe
-			nodes, err := r.verdict(ctx, pods)
-			return nodes, false, err
-		}
-		if !pause(ctx, probeEvery) {
-			return nil, false, fulgur.E(fulgur.KindTimeout, op, fmt.Sprintf("the probes had not ended after %s: %s", r.ProbeLimit, why), nil)
-		}
-	}
-}
-
-func roundLabel(mark string, round int) string { return mark + "-" + strconv.Itoa(round) }
-
-// verdict reads what the probes of a round found.
-func (r *Runner) verdict(ctx context.Context, pods []corev1.Pod) (nodes []string, err error) {
-	const op = "prove the agents' isolation"
-	for i := range pods {
-		p := &pods[i]
-		if p.Spec.NodeName == "" {
-			continue
-		}
-		if !slices.Contains(nodes, p.Spec.NodeName) {
-			nodes = append(nodes, p.Spec.NodeName)
-		}
-		found, why := r.probeResult(ctx, p)
-		on := "on node " + p.Spec.NodeName + " "
-		switch {
-		case found == nil:
-			return nil, fulgur.E(fulgur.KindUnavailable, op, on+"the probe did not run: "+why, nil)
-		case found.Reached != "":
-			return nil, fulgur.E(fulgur.KindUnavailable, op, on+"agents do not reach the gateway: "+found.Reached+"; set runner.agent_url to an address that pods reach, and runner.kubernetes.gateway_pods if it runs in this cluster", nil)
-		case found.Streams != "":
-			return nil, fulgur.E(fulgur.KindUnavailable, op, on+"the gateway's answers do not stream: "+found.Streams+"; something between holds them back, such as a proxy that buffers", nil)
-		case r.Isolated && len(found.Escaped) > 0:
-			return nil, fulgur.E(fulgur.KindForbidden, op, on+"agents reach more than the gateway: "+strings.Join(found.Escaped, ", ")+"; the cluster's network plug-in does not enforce NetworkPolicies, or another policy opens this: mend that, or write runner.kubernetes.isolation: none if you trust the agents", nil)
-		}
-	}
-	return nodes, nil
-}
-
-// probeResult is what one probe printed; nil, and why, if it did not.
-func (r *Runner) probeResult(ctx context.Context, p *corev1.Pod) (*ProbeResult, string) {
-	var raw []byte
-	q := url.Values{"container": {"probe"}, "limitBytes": {strconv.Itoa(logBytes)}}
-	err := r.c.call(ctx, http.MethodGet, r.c.path("v1/pods/"+p.Name+"/log"), q, nil, &raw)
-	found := &ProbeResult{}
-	if err == nil && json.Unmarshal(raw, found) == nil {
-		return found, ""
-	}
-	s := look(view{pod: p, agent: "probe", now: time.Now()})
-	why := s.why
-	if s.exit != nil {
-		why = fmt.Sprintf("exit code %d %s", s.exit.Code, s.exit.Message)
-	}
-	if err != nil {
-		why += ": " + err.Error()
-	}
-	return nil, strings.TrimSpace(why + " " + strings.TrimSpace(string(raw[:min(len(raw), 300)])))
-}
-
-// probeJob is a pod as agents have it, on a node that no other probe is or was on.
-func (r *Runner) probeJob(round string, i int, gateway string, had []string) *batchv1.Job {
-	labels := map[string]string{labelManaged: managedBy, labelScope: r.scope, labelRun: labelValue(r.Run), labelProbe: round}
-	none, one, ttl, deadline := int32(0), int64(1), int32(600), int64(r.ProbeLimit/time.Second)
-	pod := corev1.PodSpec{
-		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &one,
-		Containers: []corev1.Container{{Name: "probe", Image: r.ProbeImage, Command: r.ProbeCommand, Args: []string{ProbeCommand, gateway},
-			Env: []corev1.EnvVar{{Name: "NODE_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"}}}}}},
-		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelProbe: round}}, TopologyKey: corev1.LabelHostname}}}},
-	}
-	if r.Template == nil && r.Image != "" { // its image is on every node before the first rollout
-		pod.Containers = append(pod.Containers, corev1.Container{Name: "image", Image: r.Image, ImagePullPolicy: r.PullPolicy, Command: []string{"true"}})
-	}
-	if len(had) > 0 {
-		var not []corev1.NodeSelectorRequirement
-		for _, node := range had {
-			not = append(not, corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{node}})
-		}
-		pod.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: not}}}}
-	}
-	if t := r.sample(); t != nil { // where the template's agents may go
-		pod.NodeSelector, pod.Tolerations, pod.ServiceAccountName, pod.ImagePullSecrets = t.NodeSelector, t.Tolerations, t.ServiceAccountName, t.ImagePullSecrets
-	}
-	if r.alias != nil {
-		pod.HostAliases = []corev1.HostAlias{*r.alias}
-	}
-	secure(&pod)
-	return &batchv1.Job{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("fulgur-probe-%s-%d", round[12:], i), Namespace: r.Namespace, Labels: labels},
-		Spec: batchv1.JobSpec{BackoffLimit: &none, TTLSecondsAfterFinished: &ttl, ActiveDeadlineSeconds: &deadline,
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}},
-	}
-}
-
-// sample is the pod of the template without an input, if it can do without.
-func (r *Runner) sample() *corev1.PodSpec {
-	if r.Template == nil {
-		return nil
-	}
-	job, err := r.Template.Job("probe", json.RawMessage("{}"))
-	if err != nil {
-		return nil
-	}
-	return &job.Spec.Template.Spec
-}
-
-// clearProbes removes the probes of a mark, their pods with them.
-func (r *Runner) clearProbes(ctx context.Context, mark string) error {
-	s := &stream[batchv1.Job]{c: r.c, path: r.c.path("batch/v1/jobs"), selector: labelProbe + "," + labelScope + "=" + r.scope, log: r.log}
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		jobs, _, err := s.all(ctx)
-		jobs = slices.DeleteFunc(jobs, func(j batchv1.Job) bool { return !strings.HasPrefix(j.Labels[labelProbe], mark+"-") })
-		if err != nil || len(jobs) == 0 {
-			return err
-		}
-		for i := range jobs {
-			if jobs[i].DeletionTimestamp != nil {
-				continue
-			}
-			err := r.c.persist(ctx, http.MethodDelete, r.c.path("batch/v1/jobs/"+jobs[i].Name), nil, deleteOptions(metav1.DeletePropagationForeground, ""), nil)
-			if err != nil && statusOf(err) != http.StatusNotFound {
-				return err
-			}
-		}
-		if !pause(ctx, wait) {
-			return context.Cause(ctx)
-		}
 	}
 }
