@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,16 +46,18 @@ type doctorCheck struct {
 	name  string
 	about string
 	run   func(ctx context.Context, p patient) []finding
+	limit time.Duration // of its time; 0: a minute
 }
 
 // doctorChecks are all checks; a new one is a line here.
 func doctorChecks() []doctorCheck {
 	return []doctorCheck{
-		{"run file", "what train --check looks at", checkFile},
-		{"sandbox", "whether agents can be sandboxed here, and what is missing", checkSandbox},
-		{"escape", "probes that try to get out of the sandbox, and to exceed its limits", checkEscape},
-		{"run's sandbox", "the same probes in the sandbox of the run file, at its own files", checkRunSandbox},
-		{"containers", "whether a container of the run's image reaches the gateway, and nothing else", checkRunContainers},
+		{name: "run file", about: "what train --check looks at", run: checkFile},
+		{name: "sandbox", about: "whether agents can be sandboxed here, and what is missing", run: checkSandbox},
+		{name: "escape", about: "probes that try to get out of the sandbox, and to exceed its limits", run: checkEscape},
+		{name: "run's sandbox", about: "the same probes in the sandbox of the run file, at its own files", run: checkRunSandbox},
+		{name: "containers", about: "the container program, the run's image, and what its containers reach", run: checkRunContainers, limit: clusterPatience},
+		{name: "cluster", about: "the API server, rights, quotas; from each node what agents reach, and their images", run: checkCluster, limit: clusterPatience},
 	}
 }
 
@@ -66,17 +69,21 @@ func (a *app) doctorCommand() *cobra.Command {
 	}
 	c := &cobra.Command{
 		Use:     "doctor [RUN.yaml]",
-		Short:   "look whether this machine, and a run, are fit: the sandbox above all",
+		Short:   "look whether this machine, a cluster, and a run are fit: what agents reach above all",
 		GroupID: "look",
 		Long: `Look whether this machine can run agents in a sandbox, and prove that the sandbox
 holds: a program inside tries to reach other hosts, the run's store, other
 attempts' folders and processes, the server's key, and more memory and processes
-than it may have. With a run file, its own sandbox is probed too.
+than it may have. With a run file, its own sandbox is probed too; if its agents
+are containers or Jobs of a cluster, those are looked at as the run would find them:
+of a cluster the API server, the namespace, each right, the quotas, whether a Job is
+taken, and from each node that agents can come to what they reach, and their
+images. What is made for that is removed again, also on Ctrl-C.
 
 Checks:` + about.String() + `
 
 Exit code 1 if anything failed; warnings do not count.`,
-		Example: "  fulgur doctor\n  fulgur doctor run.yaml\n  fulgur doctor --json | jq '.[] | select(.status == \"failed\")'",
+		Example: "  fulgur doctor\n  fulgur doctor run.yaml        # with runner.kind: kubernetes, its cluster too\n  fulgur doctor --json | jq '.[] | select(.status == \"failed\")'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			p := patient{app: a}
@@ -99,7 +106,7 @@ func (a *app) doctor(ctx context.Context, p patient) error {
 	all := []finding{}
 	bad := 0
 	for _, c := range doctorChecks() {
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.limit, time.Minute))
 		found := c.run(ctx, p)
 		cancel()
 		for _, f := range found {
@@ -126,7 +133,10 @@ func (a *app) doctor(ctx context.Context, p patient) error {
 			return err
 		}
 	}
-	if bad > 0 {
+	if p.file == nil {
+		a.say("containers and clusters: `fulgur doctor RUN.yaml`, with a run file of runner.kind: container or kubernetes, looks at those")
+	}
+	if ctx.Err() == nil && bad > 0 {
 		return &exitError{exitFailed, fmt.Errorf("%d of %d checks failed", bad, len(all))}
 	}
 	return ctx.Err()
@@ -166,7 +176,7 @@ func (p patient) elsewhere() bool { return p.file != nil && p.file.Runner.Kind !
 // checkSandbox says what the machine has.
 func checkSandbox(_ context.Context, p patient) []finding {
 	if p.elsewhere() {
-		return []finding{{Name: p.file.Run, Status: skipped, Detail: "agents of runner.kind: " + p.file.Runner.Kind + " run in their images, not in this machine's sandbox; the run shows what they reach before its first rollout"}}
+		return []finding{{Name: p.file.Run, Status: skipped, Detail: "agents of runner.kind: " + p.file.Runner.Kind + " run in their images, not in this machine's sandbox: what they reach is shown below, and by the run before its first rollout"}}
 	}
 	b, err := sandbox.New(sandbox.Options{Limits: sandboxLimits})
 	if err != nil {

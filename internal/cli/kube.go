@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
+	"github.com/fulgur-rl/fulgur/internal/trainer/data"
 )
 
 // newKubernetes makes the runner of Jobs.
@@ -20,7 +22,8 @@ func newKubernetes(_ context.Context, j controllerJob) (controller.Runner, error
 		return nil, err
 	}
 	o.Run, o.Scope, o.Log = string(j.run), kubeScope(j), j.log
-	o.Gateway = cmp.Or(j.file.Runner.AgentURL, j.url)
+	o.Gateway, o.Inputs = cmp.Or(j.file.Runner.AgentURL, j.url), sampleInputs(j.file)
+	o.Tell = j.say
 	return kube.New(o)
 }
 
@@ -46,7 +49,7 @@ func kubeOptions(f *runFile) (kube.Options, error) {
 		Keep: time.Duration(k.Keep), Lease: time.Duration(k.Lease),
 		Isolated: k.Isolation == "policy", ProbeImage: k.ProbeImage, GatewayPods: k.GatewayPods, GatewayNamespace: k.GatewayNamespace,
 		Image: f.Runner.Image, Command: config.Expand(f.Agent.Command, ""), Memory: int64(f.Runner.Limits.Memory),
-		Env: f.Agent.Input.Env, InputFile: f.Agent.Input.File,
+		Prepull: k.Prepull, Env: f.Agent.Input.Env, InputFile: f.Agent.Input.File,
 	}
 	if k.Relay {
 		o.RelayImage = cmp.Or(k.RelayImage, k.ProbeImage)
@@ -66,9 +69,24 @@ func kubeOptions(f *runFile) (kube.Options, error) {
 	return o, err
 }
 
-// sampleRows is how many rows of the data a Job is made of, on trial, when a run
-// is checked.
+// sampleRows is how many rows of each file of data a Job is made of, on trial, when a
+// run is checked.
 const sampleRows = 2000
+
+// sampleInputs are the inputs of the data's first rows, as agents get them; none where
+// the data are not here (a controller's) or wrong, which whoever checks them says.
+func sampleInputs(r *runFile) (out []json.RawMessage) {
+	d, err := readData(r)
+	if err != nil {
+		return nil
+	}
+	for _, rows := range [][]data.Row{d.train.Rows, d.validation, d.test} {
+		for _, row := range rows[:min(sampleRows, len(rows))] {
+			out = append(out, controller.Withhold(row.Input, withheld(r.Reward)))
+		}
+	}
+	return out
+}
 
 // checkKubernetes makes the Jobs of the first rows, and looks at them as the runner
 // will: what is wrong with the template, or with a row, shows before anything starts.

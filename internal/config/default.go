@@ -15,7 +15,7 @@ func Default() *File {
 		Sampling:  Sampling{Temperature: 1, TopP: 1, Enforce: "mark"},
 		History:   "deployed",
 		Agent:     Agent{Timeout: Duration(minutes(2)), StartTimeout: Duration(minutes(1)), Input: Input{Env: map[string]string{}}, Build: []string{}, Command: []string{}},
-		Runner:    Runner{Kind: "local", Sandbox: "auto", Read: []string{}, Write: []string{}, Hide: []string{".git", ".env"}, Namespace: "default", Kubernetes: Kubernetes{Pull: "auto", Lease: Duration(minutes(10)), Isolation: "policy", GatewayPods: map[string]string{}}, Container: Container{Program: "auto", Pull: "missing", Network: "gateway", Mounts: []string{}, Options: []string{}}},
+		Runner:    Runner{Kind: "local", Sandbox: "auto", Read: []string{}, Write: []string{}, Hide: []string{".git", ".env"}, Namespace: "default", Kubernetes: Kubernetes{Pull: "auto", Prepull: 20, Lease: Duration(minutes(10)), Isolation: "policy", GatewayPods: map[string]string{}}, Container: Container{Program: "auto", Pull: "missing", Network: "gateway", Mounts: []string{}, Options: []string{}}},
 		Reward:    Reward{Compare: "exact", Withhold: []string{}, Command: []string{}, Tests: []string{}, Paths: []string{}, Size: 32 << 20, Timeout: Duration(minutes(10))},
 		Schedule:  Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
 		OffPolicy: OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "auto", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},

@@ -20,6 +20,8 @@ type Kubernetes struct {
 	Isolation string `json:"isolation" jsonschema:"enum=policy,enum=none"`
 	// The image of the probe: one with the program fulgur. With isolation: none, empty: nothing is tried.
 	ProbeImage string `json:"probe_image"`
+	// Images that each node fetches before the first rollout, at most: those of the pods of the data's rows (of each file the first 2,000), so that none is found missing in the middle of a run. If they are more, those that all rows need; 0: none. It needs probe_image.
+	Prepull int `json:"prepull" jsonschema:"minimum=0"`
 	// A relay beside each agent adds its key: the agent never holds it. It is a sidecar (Kubernetes 1.29 or later).
 	Relay bool `json:"relay"`
 	// The relay's image: one with the program fulgur; empty: that of the probe.
@@ -58,6 +60,9 @@ func (c *checker) kubernetes() {
 	}
 	if k.Relay && k.RelayImage == "" && k.ProbeImage == "" {
 		c.fail("runner.kubernetes.relay_image", "missing: name an image with the program fulgur, which stands beside each agent and adds its key; or leave out runner.kubernetes.relay")
+	}
+	if k.ProbeImage == "" {
+		c.noEffect("runner.kubernetes.prepull", "without runner.kubernetes.probe_image: its program stands in for theirs")
 	}
 	if !k.Relay {
 		c.noEffect("runner.kubernetes.relay_image", "without runner.kubernetes.relay: true")
