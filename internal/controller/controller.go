@@ -73,7 +73,6 @@ type Options struct {
 	Holder   string        // unique per process; "": made up
 	Limits   plan.Limits   // Slots at least 1
 	Pool     *Pool         // slots that it shares with controllers of other runs; nil: it has Limits.Slots
-	Weight   float64       // of its part of Pool; 0: 1
 	LeaseTTL time.Duration // 0: 5 s
 	Grace    time.Duration // how long Run waits at its end for reports to be taken; 0: 10 s
 	// RunWindow is how long the report that an agent runs waits for the agent to
@@ -218,7 +217,7 @@ func (c *Controller) lead(ctx context.Context) error {
 	c.pace, c.orphaned, c.waits = plan.Pace{PerMinute: c.o.Limits.Rate}, false, ""
 	c.mute.Store(false)
 	c.ends.setIdle(true)
-	c.seat = c.o.Pool.join(c.o.Weight)
+	c.seat = c.o.Pool.join()
 	defer c.seat.leave()
 
 	var side sync.WaitGroup

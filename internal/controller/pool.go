@@ -7,7 +7,7 @@ import (
 )
 
 // Pool is a number of slots that the controllers of several runs share. Each
-// says how many executions it would start now, and gets slots by its weight
+// says how many executions it would start now, and gets slots in turn
 // (plan.Pick); one that wants few leaves the rest to others.
 type Pool struct {
 	mu      sync.Mutex
@@ -29,11 +29,11 @@ type seat struct {
 }
 
 // join adds a seat; nil if there is no pool.
-func (p *Pool) join(weight float64) *seat {
+func (p *Pool) join() *seat {
 	if p == nil {
 		return nil
 	}
-	m := &seat{pool: p, share: plan.Share{Weight: weight}, changed: make(chan struct{}, 1)}
+	m := &seat{pool: p, changed: make(chan struct{}, 1)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.members = append(p.members, m)

@@ -4,14 +4,13 @@ import "time"
 
 // Share is one run's part in the slots of a controller that several runs share.
 type Share struct {
-	Weight  float64 // of its share; 0: 1
-	Running int     // slots that it has
-	Wants   int     // further executions that it would start now
-	Turn    uint64  // when it was given a slot last
+	Running int    // slots that it has
+	Wants   int    // further executions that it would start now
+	Turn    uint64 // when it was given a slot last
 }
 
-// Pick returns which run the next free slot goes to: the one that has the least
-// for its weight, among equals the one that waits longest. -1: none wants any.
+// Pick returns which run the next free slot goes to: the one that has the least,
+// among equals the one that waits longest. -1: none wants any.
 func Pick(runs []Share) int {
 	best := -1
 	for i := range runs {
@@ -26,15 +25,7 @@ func Pick(runs []Share) int {
 }
 
 func before(a, b *Share) bool {
-	x, y := a.load(), b.load()
-	return x < y || x == y && a.Turn < b.Turn
-}
-
-func (s *Share) load() float64 {
-	if s.Weight > 0 {
-		return float64(s.Running) / s.Weight
-	}
-	return float64(s.Running)
+	return a.Running < b.Running || a.Running == b.Running && a.Turn < b.Turn
 }
 
 // Pace spreads starts over time: at most PerMinute, and never more than a few

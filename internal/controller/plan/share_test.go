@@ -5,23 +5,21 @@ import (
 	"time"
 )
 
-// Runs of every length of agents get slots by weight, and none waits for ever.
+// Runs of every length of agents get the same slots, and none waits for ever.
 func TestRunsShareSlotsFairly(t *testing.T) {
 	for name, c := range map[string]struct {
-		slots  int
-		weight []float64
-		lasts  []int // ticks that an execution takes
-		wants  []int // at once, always
-		share  []float64
+		slots int
+		lasts []int // ticks that an execution takes
+		wants []int // at once, always
+		share []float64
 	}{
-		"equal runs":                         {8, []float64{1, 1}, []int{5, 5}, []int{100, 100}, []float64{0.5, 0.5}},
-		"one run's agents take longer":       {8, []float64{1, 1}, []int{50, 3}, []int{100, 100}, []float64{0.5, 0.5}},
-		"by weight":                          {9, []float64{2, 1}, []int{5, 7}, []int{100, 100}, []float64{0.667, 0.333}},
-		"what one does not want is free":     {8, []float64{1, 1}, []int{5, 5}, []int{1, 100}, []float64{0.125, 0.875}},
-		"fewer slots than runs: all by turn": {2, []float64{1, 1, 1}, []int{5, 5, 5}, []int{9, 9, 9}, []float64{0.333, 0.333, 0.333}},
+		"equal runs":                         {8, []int{5, 5}, []int{100, 100}, []float64{0.5, 0.5}},
+		"one run's agents take longer":       {8, []int{50, 3}, []int{100, 100}, []float64{0.5, 0.5}},
+		"what one does not want is free":     {8, []int{5, 5}, []int{1, 100}, []float64{0.125, 0.875}},
+		"fewer slots than runs: all by turn": {2, []int{5, 5, 5}, []int{9, 9, 9}, []float64{0.333, 0.333, 0.333}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runs := make([]Share, len(c.weight))
+			runs := make([]Share, len(c.lasts))
 			ends := make([][]int, len(runs)) // ticks at which executions end
 			used := make([]float64, len(runs))
 			var turn uint64
@@ -35,7 +33,7 @@ func TestRunsShareSlotsFairly(t *testing.T) {
 						}
 					}
 					ends[i] = left
-					runs[i].Weight, runs[i].Running, runs[i].Wants = c.weight[i], len(left), c.wants[i]-len(left)
+					runs[i].Running, runs[i].Wants = len(left), c.wants[i]-len(left)
 					total += len(left)
 				}
 				for total < c.slots {
