@@ -132,6 +132,7 @@ func Run(t *testing.T, v Variant) {
 		"the input comes by file":                                               byFile,
 		"the input comes by standard input":                                     byStdin,
 		"what an earlier runner left is taken over, or dead (CL-08)":            adopts,
+		"who leads again goes on with what it left":                             leadsAgain,
 		"adopting nothing is no error":                                          adoptsNothing,
 		"the environment of an attempt reaches its agent":                       environment,
 		"an agent that exits with 0 is told once":                               exitsOnce,
@@ -430,48 +431,4 @@ func environment(t *testing.T, v Variant) {
 	if x := v.exit(t, r, "a"); !strings.Contains(x.Tail, "FULGUR_ROLLOUT_ID=a\nODD=a \"b\" $(c) {{ d }} ${E}\nTEXT=one: two\n# three") {
 		t.Errorf("exit %+v", x)
 	}
-}
-
-func adopts(t *testing.T, v Variant) {
-	dir := v.dir(t)
-	old := v.New(t, Setup{})
-	e := Execution("a", "child "+dir+"/child; beat "+dir+"/pid.beat; pid "+dir+"/pid; hang")
-	s := Start(t, old, e)
-	v.pid(t, dir+"/pid")
-	r := v.Again(t, Setup{}, old)
-	keys, err := r.Adopt(t.Context(), []controller.Leftover{{Key: e.Key, Phase: fulgur.PhaseRunning, Handle: s.Handle}, {Key: plan.Key{Rollout: "gone", Attempt: "0"}, Phase: fulgur.PhaseRunning, Handle: "?"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v.Lacks.Adopt {
-		if len(keys) > 0 {
-			t.Errorf("adopted %v", keys)
-		}
-	} else {
-		// What is gone may be adopted too, and is told as ended.
-		if !slices.Contains(keys, e.Key) {
-			t.Fatalf("adopted %v", keys)
-		}
-		if again, err := r.Start(t.Context(), e); err != nil || again.Handle != "" && s.Handle != "" && again.Handle != s.Handle {
-			t.Errorf("start of what was adopted: %+v, %v", again, err)
-		}
-		if err := r.Stop(t.Context(), e.Key); err != nil {
-			t.Error(err)
-		}
-		v.exit(t, r, "a")
-	}
-	v.dead(t, dir+"/pid")
-	v.dead(t, dir+"/child")
-	if keys, _ := r.List(t.Context()); slices.Contains(keys, e.Key) {
-		t.Errorf("list %v", keys)
-	}
-}
-
-func adoptsNothing(t *testing.T, v Variant) {
-	r := v.New(t, Setup{})
-	if keys, err := r.Adopt(t.Context(), nil); err != nil || len(keys) > 0 {
-		t.Errorf("adopted %v, %v", keys, err)
-	}
-	Start(t, r, Execution("a", ""))
-	v.exit(t, r, "a")
 }
