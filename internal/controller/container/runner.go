@@ -395,6 +395,7 @@ func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.
 // Acknowledge implements controller.Acknowledger: the ends are on record, and
 // the containers go.
 func (r *Runner) Acknowledge(keys []plan.Key) {
+	r.grader.Forget(keys...) // of those that nobody grades any more
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
