@@ -51,7 +51,7 @@ their relative paths are then relative to --dir.`,
 	fl.DurationVar(&f.wait, "wait", serverWait, "how long to wait for a server that is not there yet")
 	fl.StringVar(&f.agentURL, "agent-url", "", "the server's URL as agents reach it (default: --server)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
-	fl.IntVar(&f.slots, "slots", 0, "agents of all runs together, at once (0: of one run, its own runner.slots; of several, the most that one of them has)")
+	fl.IntVar(&f.slots, "slots", 0, "agents of all runs together, at once (0: of one run, its own runner.slots; of several, the most that one of them has; without a run file, what this machine has room for)")
 	fl.StringVar(&f.dir, "dir", ".", "without a run file: the folder that the runs' relative paths are in")
 	fl.StringVar(&f.listen, "listen", "", "address of /metrics, /healthz and /readyz (empty: none)")
 	return c
@@ -90,7 +90,7 @@ func (a *app) control(c *cobra.Command, args []string, f controllerFlags) (err e
 	}
 	fl := newFleet(a, f, cl)
 	if len(files) != 1 || f.slots > 0 {
-		fl.pool = controller.NewPool(poolSlots(f.slots, files))
+		fl.pool = controller.NewPool(poolSlots(f.slots, files, runtime.NumCPU(), machineMemory()))
 	}
 	defer func() { err = errors.Join(err, fl.close()) }()
 	if f.listen != "" {
@@ -107,8 +107,9 @@ func (a *app) control(c *cobra.Command, args []string, f controllerFlags) (err e
 	return fl.all(c)
 }
 
-// poolSlots are the slots that several runs share.
-func poolSlots(asked int, files []*runFile) int {
+// poolSlots are the slots that several runs share; of runs that are not known yet, as
+// many as this machine has room for (memory in bytes, 0: not known).
+func poolSlots(asked int, files []*runFile, cores int, memory int64) int {
 	if asked > 0 {
 		return asked
 	}
@@ -117,7 +118,7 @@ func poolSlots(asked int, files []*runFile) int {
 		most = max(most, limits(r.File).Slots)
 	}
 	if most == 0 {
-		most = agentsPerCore * runtime.NumCPU()
+		most = room(agentsPerCore*cores, agentMemory, memory)
 	}
 	return most
 }

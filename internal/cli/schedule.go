@@ -67,16 +67,21 @@ func slotsWithin(f *config.File, cores int, memory int64) int {
 	case f.Schedule.Mode != string(schedule.Synchronous):
 		most = idlePerCore
 	}
-	slots := min(wanted, most*cores)
-	if memory > 0 {
-		each := int64(agentMemory)
-		if f.Agent.Worker {
-			each = workerMemory
-		}
-		if l := int64(f.Runner.Limits.Memory); l > 0 {
-			each = min(each, l)
-		}
-		slots = min(slots, int(memory/4*3/each))
+	each := int64(agentMemory)
+	if f.Agent.Worker {
+		each = workerMemory
 	}
-	return max(1, slots)
+	if l := int64(f.Runner.Limits.Memory); l > 0 {
+		each = min(each, l)
+	}
+	return max(1, min(wanted, room(most*cores, each, memory)))
+}
+
+// room is how many agents, at most so many, each of which needs so much memory, are
+// at once within memory (0: not known).
+func room(most int, each, memory int64) int {
+	if memory > 0 {
+		most = min(most, int(memory/4*3/each))
+	}
+	return max(1, most)
 }

@@ -39,3 +39,29 @@ func TestAutoSlotsAreWhatTheScheduleWantsWithinCoresAndMemory(t *testing.T) {
 		}
 	}
 }
+
+// A pool of runs that nobody has named has the room that there is.
+func TestPoolSlots(t *testing.T) {
+	t.Parallel()
+	of := func(slots int) *runFile {
+		f := config.Default()
+		f.Runner.Slots = config.Slots(slots)
+		return &runFile{File: f}
+	}
+	for name, c := range map[string]struct {
+		asked  int
+		files  []*runFile
+		memory int64
+		want   int
+	}{
+		"asked for":                   {7, []*runFile{of(3)}, 1 << 30, 7},
+		"the most that a run has":     {0, []*runFile{of(3), of(5)}, 1 << 30, 5},
+		"no run file, much memory":    {0, nil, 64 << 30, 128},
+		"no run file, little memory":  {0, nil, 1 << 30, 16},
+		"no run file, memory unknown": {0, nil, 0, 128},
+	} {
+		if got := poolSlots(c.asked, c.files, 4, c.memory); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
