@@ -68,7 +68,7 @@ type Grader struct {
 	Options
 	state   string
 	environ []string // the system's folders on PATH, and nothing else
-	tests   RunTests
+	tests   RunApart
 	room    chan struct{}
 
 	mu      sync.Mutex
@@ -93,7 +93,7 @@ func New(o *Options, state string, tests RunTests) (*Grader, error) {
 	case state == "":
 		return nil, fulgur.E(fulgur.KindInvalid, op, "a grader needs a folder for what it grades", nil)
 	}
-	out := &Grader{Options: *o, tests: tests, state: filepath.Join(state, "grading"), room: make(chan struct{}, gradedAtOnce), patches: map[plan.Key]taken{}}
+	out := &Grader{Options: *o, state: filepath.Join(state, "grading"), room: make(chan struct{}, gradedAtOnce), patches: map[plan.Key]taken{}}
 	if out.Size <= 0 {
 		out.Size = defaultPatch
 	}
@@ -101,9 +101,10 @@ func New(o *Options, state string, tests RunTests) (*Grader, error) {
 		out.Timeout = defaultGradeTime
 	}
 	out.environ = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"}
-	if out.tests == nil {
-		out.tests = out.here
+	if tests == nil {
+		tests = out.here
 	}
+	out.tests = timed(tests)
 	if out.Pristine != "" {
 		if st, err := os.Stat(out.Pristine); err != nil || !st.IsDir() {
 			return nil, fulgur.E(fulgur.KindInvalid, op, "reward.pristine: the folder "+out.Pristine+" is not there", err)
@@ -263,7 +264,7 @@ func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p 
 		}
 	}
 	if len(g.Tests) > 0 {
-		if in.Tests, err = g.test(ctx, work, in.Applied); err != nil {
+		if in.Tests, err = g.test(ctx, x.Key, work, in.Applied); err != nil {
 			return 0, err
 		}
 	}
@@ -289,20 +290,19 @@ func lay(root *os.Root, name string, text []byte) error {
 
 // test runs the tests; that they fail, hang or are killed is for the grader to
 // judge, and so is that they cannot be started where the agent wrote their program.
-func (g *Grader) test(ctx context.Context, work string, applied []string) (*testResult, error) {
-	inner, cancel := context.WithTimeout(ctx, g.Timeout)
-	defer cancel()
+func (g *Grader) test(ctx context.Context, key plan.Key, work string, applied []string) (*testResult, error) {
 	log := controller.NewLogBuffer(testOutput)
-	exit, err := g.tests(inner, work, log)
+	exit, err := g.tests(ctx, Test{Key: key, Work: work, Timeout: g.Timeout, Out: log})
+	late := errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case err != nil && inner.Err() != nil, err != nil && !again(err) && slices.Contains(applied, filepath.Clean(g.Tests[0])):
+	case late, err != nil && !again(err) && slices.Contains(applied, filepath.Clean(g.Tests[0])):
 		exit = -1
 	case err != nil:
 		return nil, fmt.Errorf("reward.tests: %w", err)
 	}
-	return &testResult{ExitCode: exit, TimedOut: inner.Err() != nil, Output: strings.ToValidUTF8(string(log.Bytes()), "\uFFFD")}, nil
+	return &testResult{ExitCode: exit, TimedOut: late, Output: strings.ToValidUTF8(string(log.Bytes()), "\uFFFD")}, nil
 }
 
 // again says whether an error is not the program's that could not be run.
