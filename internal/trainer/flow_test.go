@@ -41,11 +41,7 @@ func trainedOnce(t *testing.T, dir string, o Options) {
 	members := map[fulgur.GroupID]int{}
 	perRow := map[int]int{}
 	ids := map[fulgur.RolloutID]bool{}
-	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
-		var l RolloutLine
-		if err := json.Unmarshal(raw, &l); err != nil {
-			t.Fatal(err)
-		}
+	for _, l := range rolloutLines(t, dir) {
 		if ids[l.ID] {
 			t.Errorf("%s is there twice", l.ID)
 		}
@@ -260,11 +256,7 @@ func TestAFilteredGroupIsReplaced(t *testing.T) { // AL-14
 			t.Fatal(err)
 		}
 		seen, trained := 0, 0
-		for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
-			var l RolloutLine
-			if err := json.Unmarshal(raw, &l); err != nil {
-				t.Fatal(err)
-			}
+		for _, l := range rolloutLines(t, dir) {
 			if l.Part == "train" && l.Row == filtered {
 				seen++
 				if l.Masked == "" {
@@ -318,11 +310,7 @@ func TestAGroupIsClosedWithoutItsStraggler(t *testing.T) { // AS-09
 	if _, err := train(t, t.Context(), o, a); err != nil {
 		t.Fatal(err)
 	}
-	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
-		var l RolloutLine
-		if err := json.Unmarshal(raw, &l); err != nil {
-			t.Fatal(err)
-		}
+	for _, l := range rolloutLines(t, dir) {
 		if l.ID == stuck && (l.Masked != maskInfrastructure || l.Outcome != "straggler") {
 			t.Errorf("the straggler is %+v", l)
 		}
@@ -362,11 +350,7 @@ func TestRewardsThatAreNoNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]int{}
-	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
-		var l RolloutLine
-		if err := json.Unmarshal(raw, &l); err != nil {
-			t.Fatal(err)
-		}
+	for _, l := range rolloutLines(t, dir) {
 		got[l.Why+" "+l.Masked]++
 	}
 	want := map[string]int{"reported by the agent ": 3, whyNoNumber + " " + maskNotFinite: 6, whyNoReward + " ": 3}

@@ -196,14 +196,20 @@ func options(dir string, st Store, e engine.Engine) Options {
 		ValidateEvery: 4, CheckpointEvery: 3, Keep: 2}
 }
 
+// start runs agents until the function that it returns is called.
+func (a *agents) start(ctx context.Context, t testing.TB) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() { a.run(ctx, t) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
 // train runs agents and the trainer until the trainer returns.
 func train(t testing.TB, ctx context.Context, o Options, a *agents) (Result, error) {
 	t.Helper()
-	agentsCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	wg.Go(func() { a.run(agentsCtx, t) })
-	r, err := Run(ctx, o)
-	stop()
-	wg.Wait()
-	return r, err
+	defer a.start(ctx, t)()
+	return Run(ctx, o)
 }

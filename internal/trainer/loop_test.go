@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -189,15 +188,7 @@ func TestNaNLossStopsBeforeTheWeightsChange(t *testing.T) {
 			t.Fatal("a weight changed")
 		}
 	}
-	var lines []RolloutLine
-	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
-		var l RolloutLine
-		if err := json.Unmarshal(raw, &l); err != nil {
-			t.Fatal(err)
-		}
-		lines = append(lines, l)
-	}
-	for _, s := range Ledger(lines) { // had a step been made of it, most would have trained
+	for _, s := range Ledger(rolloutLines(t, dir)) { // had a step been made of it, most would have trained
 		if s.Cause != "masked_"+maskStopped {
 			t.Errorf("of a step that made no policy, booked as %s: %+v", s.Cause, s)
 		}
@@ -349,15 +340,9 @@ func TestEvaluateScoresAndPublishes(t *testing.T) {
 		e.Weights[i*vocab+i+tasks] = 9
 	}
 	o := options(dir, st, e)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		(&agents{st: st, gen: e, slots: 2}).run(ctx, t)
-	}()
+	stop := (&agents{st: st, gen: e, slots: 2}).start(t.Context(), t)
 	ev, err := Evaluate(t.Context(), o, Request{Part: "eval", Number: 1, Rows: rows(12), Version: 3})
 	stop()
-	<-done
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,6 @@
 package trainer
 
-import (
-	"context"
-	"testing"
-)
+import "testing"
 
 // Several runs of a row are other rollouts with other samples; what they say
 // together is over rows.
@@ -15,12 +12,7 @@ func TestEvaluationRunsEachRowSeveralTimes(t *testing.T) {
 	}
 	o := options(dir, st, e)
 	o.EvaluationRuns = 4
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		(&agents{st: st, gen: e, slots: 2}).run(ctx, t)
-	}()
+	stop := (&agents{st: st, gen: e, slots: 2}).start(t.Context(), t)
 	ev, err := Evaluate(t.Context(), o, Request{Part: "eval", Number: 1, Rows: rows(12), Version: 3})
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +20,6 @@ func TestEvaluationRunsEachRowSeveralTimes(t *testing.T) {
 	o.NoGreedy = true
 	sampled, err := Evaluate(t.Context(), o, Request{Part: "eval", Number: 2, Rows: rows(12), Version: 3})
 	stop()
-	<-done
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,11 +96,7 @@ func remainsOf(t *testing.T, dir string) remains {
 		}
 		out.Metrics = append(out.Metrics, m)
 	}
-	for _, line := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
-		var l RolloutLine
-		if err := json.Unmarshal(line, &l); err != nil {
-			t.Fatal(err)
-		}
+	for _, l := range rolloutLines(t, dir) {
 		l.ID, l.Seconds = "", 0
 		out.Rollouts = append(out.Rollouts, l)
 	}
@@ -114,6 +110,19 @@ func linesOf(t *testing.T, path string) [][]byte {
 		t.Fatal(err)
 	}
 	return bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+}
+
+// rolloutLines reads a run's rollouts.jsonl.
+func rolloutLines(t *testing.T, dir string) (lines []RolloutLine) {
+	t.Helper()
+	for _, raw := range linesOf(t, filepath.Join(dir, "rollouts.jsonl")) {
+		var l RolloutLine
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
 }
 
 func TestInterruptedRunEndsAsUndisturbed(t *testing.T) { // AS-07
