@@ -49,9 +49,6 @@ func TestServerThatIsNotThere(t *testing.T) {
 	down := "http://" + ln.Addr().String()
 	ln.Close() // nobody listens there now
 	for _, args := range [][]string{{"train", "run.yaml"}, {"controller", "run.yaml"}, {"rollouts", "list"}} {
-		if args[0] != "rollouts" {
-			args = append(args, "--wait", "1s")
-		}
 		start(t, dir, nil, append(args, "--server", down)...).ends(soon, exitFailed, "reach "+down, "fulgur serve")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "runs", "tiny")); err == nil {
@@ -70,7 +67,7 @@ func TestServerThatIsNotThere(t *testing.T) {
 func TestServerThatComesLater(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
-	early := start(t, tinyDir(t), nil, "controller", "run.yaml", "--server", "http://"+address, "--listen", "127.0.0.1:0")
+	early := start(t, tinyDir(t), nil, "controller", "run.yaml", "--server", "http://"+address, "--listen", "127.0.0.1:0", "--wait", "1m")
 	early.notes("waiting up to 1m0s for the server at ")
 	start(t, t.TempDir(), nil, "serve", "--listen", address)
 	early.notes("metrics at ")

@@ -63,8 +63,9 @@ func (a *app) engineCommand() *cobra.Command {
 }
 
 // serverWait is how long a server is waited for that is not there yet: parts of one
-// run are started together, in any order.
-const serverWait = time.Minute
+// run are started together, in any order. Whoever starts one by hand, with the server
+// down, learns it within seconds.
+const serverWait = 5 * time.Second
 
 // waitServer waits for a server that is not there, at most for limit, and says so
 // once. A key that it does not take, and an address that is none, are told at once.
