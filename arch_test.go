@@ -36,7 +36,7 @@ var layout = map[string]row{
 	"gateway":                           {". gateway/call gateway/dialect gateway/sampler gateway/route", false},
 	"gateway/route":                     {"", true},
 	"gateway/call":                      {".", true},
-	"gateway/chatwire":                  {".", true},
+	"gateway/chatwire":                  {". gateway/call", true},
 	"gateway/dialect":                   {". gateway/call", true},
 	"gateway/dialect/sse":               {"", true},
 	"gateway/dialect/openaichat":        {". gateway/call gateway/dialect gateway/dialect/sse gateway/chatwire", true},
@@ -56,7 +56,7 @@ var layout = map[string]row{
 	"controller/grade":     {". controller/plan controller controller/sandbox", false},
 	"controller/local":     {". controller/plan controller controller/sandbox controller/grade", false},
 	"controller/container": {". controller/plan controller controller/sandbox controller/grade", false},
-	"controller/kube":      {". controller/plan controller controller/sandbox jinja", false},
+	"controller/kube":      {". controller/plan controller controller/sandbox controller/grade jinja", false},
 
 	"trainer":           {". trainer/trace trainer/sample trainer/advantage trainer/loss trainer/schedule trainer/data trainer/stats trainer/metrics audit reward engine", false},
 	"trainer/trace":     {".", true},

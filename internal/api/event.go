@@ -1,9 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -14,7 +12,6 @@ import (
 const (
 	maxAgentEvent = 1 << 20
 	maxEventType  = 256
-	maxNesting    = 500 // objects and lists in each other: a trainer's Python reads a thousand
 )
 
 // EventLimits bound what one attempt's credential may post in all. Zero: the
@@ -80,8 +77,8 @@ func (b *EventBudget) Take(ctx context.Context, who fulgur.Identity, kind string
 		return refuse("size", "An event's type has at most %d bytes, this one has %d", maxEventType, len(kind))
 	case len(data) > maxAgentEvent:
 		return refuse("size", "An agent's event has at most %d bytes of data, this one has %d", maxAgentEvent, len(data))
-	case tooDeep(data):
-		return refuse("nesting", "An agent's event is nested at most %d deep, this one is deeper: nobody could read it", maxNesting)
+	case fulgur.TooDeep(data):
+		return refuse("nesting", "An agent's event is nested at most %d deep, this one is deeper: nobody could read it", fulgur.MaxNesting)
 	}
 	s := b.of(fulgur.AttemptKey{Rollout: who.Rollout, Attempt: who.Attempt})
 	s.mu.Lock()
@@ -120,24 +117,4 @@ func (b *EventBudget) of(k fulgur.AttemptKey) *spent {
 		b.spent[k] = s
 	}
 	return s
-}
-
-// tooDeep says whether JSON is nested more than maxNesting deep.
-func tooDeep(data []byte) bool {
-	if bytes.Count(data, []byte{'['})+bytes.Count(data, []byte{'{'}) <= maxNesting {
-		return false // nearly always
-	}
-	depth := 0
-	for dec := json.NewDecoder(bytes.NewReader(data)); depth <= maxNesting; {
-		t, err := dec.Token()
-		switch d, _ := t.(json.Delim); {
-		case err != nil: // its end
-			return false
-		case d == '[' || d == '{':
-			depth++
-		case d != 0:
-			depth--
-		}
-	}
-	return true
 }

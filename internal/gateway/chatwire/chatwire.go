@@ -5,7 +5,11 @@
 // samplers.
 package chatwire
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
+)
 
 // Request is a chat completions request, as far as it is read. Fields whose
 // type clients vary are raw.
@@ -36,7 +40,7 @@ type Request struct {
 	Constraints
 
 	// Members are all of the request, where they had to be found to read it; else nil.
-	Members []Member `json:"-"`
+	Members []call.Member `json:"-"`
 }
 
 // TextRequest is a text completions request, as far as it is read: a chat

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 )
 
 // decode is json.Unmarshal. Of a chat request nearly all is its messages and tools, some
@@ -11,23 +14,22 @@ import (
 // them costs: they are read here, and where one is in any way unusual, by encoding/json.
 // all are the body's members; nil where it was not needed to find them, and then nobody
 // has looked whether it is UTF-8.
-func decode(body []byte, into any) (all []Member, err error) {
+func decode(body []byte, into any) (all []call.Member, err error) {
 	w, ok := into.(*Request)
 	if !ok {
 		return nil, json.Unmarshal(body, into)
 	}
-	r := requestReader{textReader: textReader{scanner: scanner{b: body, most: maxNesting}}}
+	r := requestReader{textReader: textReader{scanner: scanner{b: body, most: fulgur.MaxNesting}}}
 	if !r.read() || r.torn || !r.utf8() {
 		return nil, json.Unmarshal(body, into)
 	}
-	if r.taken < len(r.all) {
+	if len(r.taken) < len(r.all) {
 		rest := make([]byte, 0, 1024)
 		at := 0
-		for _, m := range r.all {
-			if m.taken {
-				rest = append(append(rest, body[at:m.Start]...), "null"...)
-				at = m.End
-			}
+		for _, i := range r.taken {
+			m := r.all[i]
+			rest = append(append(rest, body[at:m.Start]...), "null"...)
+			at = m.End
 		}
 		err = json.Unmarshal(append(rest, body[at:]...), into)
 	}
@@ -48,8 +50,8 @@ func decode(body []byte, into any) (all []Member, err error) {
 // requestReader reads what is long in chat requests.
 type requestReader struct {
 	textReader
-	all      []Member
-	taken    int // members that encoding/json need not see
+	all      []call.Member
+	taken    []int // of all: those that encoding/json need not see
 	messages []Message
 	tools    []byte
 	odd      bool // it is not as usual
@@ -64,30 +66,28 @@ func (r *requestReader) read() bool {
 	if r.peek() != '{' {
 		return false
 	}
-	r.all = make([]Member, 0, 16)
+	r.all = make([]call.Member, 0, 16)
+	r.taken = make([]int, 0, 4)
 	lists := 0
 	for more := r.enter('}'); more && !r.odd; more = r.next('}') {
 		key := r.key()
 		c := r.peek()
-		m := Member{Key: key, Start: r.i}
+		m, taken := call.Member{Key: key, Start: r.i}, true
 		switch {
 		case key == "messages" && c == '[':
 			lists++
 			r.list()
-			m.taken = true
 		case key == "tools" && c == '[':
 			r.skip()
 			r.odd = r.odd || r.tools != nil
 			r.tools = r.b[m.Start:r.i]
-			m.taken = true
 		case key == "model" && c == '"' && r.model == "":
 			r.field(&r.model)
-			m.taken = true
 		case key == "max_tokens" && c >= '1' && c <= '9' && r.maxTokens == 0:
 			from, to := r.skip()
 			n, err := strconv.Atoi(string(r.b[from:to]))
-			m.taken = err == nil // what is no whole number is refused in encoding/json's words
-			if m.taken {
+			taken = err == nil // what is no whole number is refused in encoding/json's words
+			if taken {
 				r.maxTokens = n
 			}
 		default:
@@ -97,9 +97,10 @@ func (r *requestReader) read() bool {
 				r.odd = r.odd || key != k && strings.EqualFold(key, k)
 			}
 			r.skip()
+			taken = false
 		}
-		if m.taken {
-			r.taken++
+		if taken {
+			r.taken = append(r.taken, len(r.all))
 		}
 		m.End = r.i
 		r.all = append(r.all, m)
@@ -213,9 +214,6 @@ func (r *requestReader) content(m *Message) {
 	m.Content = r.b[from:r.i:r.i]
 }
 
-// words are what short fields mostly say: they take no memory then.
-var words = [...]string{"user", "assistant", "tool", "system", "function", "developer"}
-
 // field reads a string; null leaves what is there.
 func (r *requestReader) field(to *string) {
 	switch r.peek() {
@@ -228,9 +226,4 @@ func (r *requestReader) field(to *string) {
 		return
 	}
 	*to = r.plainText()
-	for _, w := range words {
-		if *to == w {
-			*to = w
-		}
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 // ReadObject decodes a request's body, which has to be one JSON object with no
@@ -23,7 +25,7 @@ func ReadObject(body []byte, into any) (object []byte, refusal string, wrong err
 	if c := bytes.TrimLeft(body, " \t\r\n")[0]; c != '{' {
 		return nil, "Request body must be a JSON object", nil
 	}
-	if all == nil && TooDeep(body) {
+	if all == nil && fulgur.TooDeep(body) {
 		return nil, Deep, nil
 	}
 	k := twice(all)
@@ -36,31 +38,5 @@ func ReadObject(body []byte, into any) (object []byte, refusal string, wrong err
 	return body, "", err
 }
 
-// maxNesting is how deep a request's objects and lists may lie in each other. Go reads
-// ten thousand, a trainer's Python a thousand: it could read none of the rollout's
-// calls any more. Deep refuses what is TooDeep.
-const (
-	maxNesting = 500
-	Deep       = "The request body is nested more than 500 deep: nobody could read its record"
-)
-
-// TooDeep says whether valid JSON is nested deeper than a request may be.
-func TooDeep(body []byte) bool {
-	if bytes.Count(body, []byte{'['})+bytes.Count(body, []byte{'{'}) <= maxNesting {
-		return false
-	}
-	depth := 0
-	for i := 0; i < len(body); i++ {
-		switch body[i] {
-		case '"':
-			i = stringEnd(body, i) - 1
-		case '[', '{':
-			if depth++; depth > maxNesting {
-				return true
-			}
-		case ']', '}':
-			depth--
-		}
-	}
-	return false
-}
+// Deep refuses what is fulgur.TooDeep.
+const Deep = "The request body is nested more than 500 deep: nobody could read its record"

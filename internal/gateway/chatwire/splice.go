@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 )
 
 // Field is a value to put at a top-level key of a JSON object.
@@ -13,26 +15,19 @@ type Field struct {
 	Value []byte // JSON
 }
 
-// Member is a top-level member of an object: where its value stands.
-type Member struct {
-	Key        string
-	Start, End int  // of the value
-	taken      bool // it has been read
-}
-
 // ErrNotObject is returned for JSON that is not an object.
 var ErrNotObject = errors.New("not a JSON object")
 
 // Members lists the top-level members of an object. Keys are in body's memory where they
 // have no escapes.
-func Members(body []byte) ([]Member, error) {
+func Members(body []byte) ([]call.Member, error) {
 	r := scanner{b: body}
 	if r.peek() != '{' {
 		return nil, ErrNotObject
 	}
-	out := make([]Member, 0, 16)
+	out := make([]call.Member, 0, 16)
 	for more := r.enter('}'); more; more = r.next('}') {
-		m := Member{Key: r.key()}
+		m := call.Member{Key: r.key()}
 		m.Start, m.End = r.skip()
 		out = append(out, m)
 	}
@@ -111,7 +106,7 @@ func Get(body []byte, key string) []byte {
 }
 
 // GetAt is Get for a body whose members are known.
-func GetAt(body []byte, ms []Member, key string) []byte {
+func GetAt(body []byte, ms []call.Member, key string) []byte {
 	for i := len(ms) - 1; i >= 0; i-- {
 		if ms[i].Key == key {
 			return body[ms[i].Start:ms[i].End]
@@ -130,7 +125,7 @@ func Duplicate(body []byte) string {
 	return twice(ms)
 }
 
-func twice(ms []Member) string {
+func twice(ms []call.Member) string {
 	const few = 64 // of more, comparing each with each would take a hostile body's whole minutes
 	var seen map[string]bool
 	if len(ms) > few {
@@ -166,13 +161,13 @@ func Splice(body []byte, fields ...Field) ([]byte, error) {
 }
 
 // SpliceAt is Splice for a body whose members are known.
-func SpliceAt(body []byte, ms []Member, fields ...Field) []byte {
+func SpliceAt(body []byte, ms []call.Member, fields ...Field) []byte {
 	brace := bytes.LastIndexByte(body, '}')
 	size := len(body)
 	for _, f := range fields {
 		size += len(f.Key) + len(f.Value) + 4
 	}
-	out := room(size)
+	out := call.Room(size)
 	at := 0
 	done := make([]bool, len(fields))
 	for _, m := range ms {

@@ -8,6 +8,8 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/fulgur-rl/fulgur/internal/gateway/call"
 )
 
 // textReader reads many long texts of one JSON value, each in one pass.
@@ -57,7 +59,7 @@ func ends(x uint64) uint64 { return (x-ones*' ')&^x&highs | zeroes(x^ones*'"') |
 func (r *textReader) escaped(from, i int, high uint64) string {
 	b := r.b
 	if len(r.room) < len(b)-from+8 { // the first one: no text is longer than what it is read from
-		r.room = room(len(b) - from + 8)[:len(b)-from+8]
+		r.room = call.Room(len(b) - from + 8)[:len(b)-from+8]
 	}
 	out := r.room
 	n := copy(out, b[from:i])
@@ -115,14 +117,6 @@ func (r *textReader) escaped(from, i int, high uint64) string {
 	}
 	r.fail()
 	return ""
-}
-
-// room is memory for n bytes, whatever is in it: to zero it takes as long as to fill it.
-func room(n int) []byte {
-	var b strings.Builder
-	b.Grow(n)
-	b.WriteByte(0)
-	return unsafe.Slice(unsafe.StringData(b.String()), n)[:0]
 }
 
 // unescaped is what a letter behind a backslash means.

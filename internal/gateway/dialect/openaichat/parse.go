@@ -47,16 +47,13 @@ func (d Dialect) Parse(body []byte) (*call.Request, error) {
 	if refusal != "" {
 		return nil, invalid(refusal)
 	}
-	req := &call.Request{Body: body, Dialect: Name, N: 1}
+	req := &call.Request{Body: body, Dialect: Name, N: 1, Members: w.Members}
 	if err != nil {
 		if said := chatwire.Unread(body); said != "" {
 			return nil, invalid(said)
 		}
 		req.Invalid = invalid(typeMessage(err))
 		// What could be read still counts: a relaying sampler goes on with it.
-	}
-	for _, m := range w.Members {
-		req.Members = append(req.Members, call.Member{Key: m.Key, Start: m.Start, End: m.End})
 	}
 	d.fill(req, &w)
 	return req, nil

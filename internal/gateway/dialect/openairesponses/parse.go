@@ -60,7 +60,7 @@ func (Dialect) Parse(body []byte) (*call.Request, error) {
 	if !utf8.Valid(body) || !json.Valid(body) { // bounds the depth too, which gjson does not
 		return nil, invalid("Invalid JSON in request body")
 	}
-	if chatwire.TooDeep(body) {
+	if fulgur.TooDeep(body) {
 		return nil, invalid(chatwire.Deep)
 	}
 	root := gjson.ParseBytes(body)

@@ -61,15 +61,11 @@ func (s *Sampler) splice(o *call.Order) ([]byte, error) {
 
 // membersOf are those of the client's body: where the dialect has not found them, it is
 // read again.
-func membersOf(o *call.Order) ([]chatwire.Member, error) {
+func membersOf(o *call.Order) ([]call.Member, error) {
 	if o.Members == nil {
 		return chatwire.Members(o.Body)
 	}
-	out := make([]chatwire.Member, len(o.Members))
-	for i, m := range o.Members {
-		out[i] = chatwire.Member{Key: m.Key, Start: m.Start, End: m.End}
-	}
-	return out, nil
+	return o.Members, nil
 }
 
 func notObject(o *call.Order, err error) error {
