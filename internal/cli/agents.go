@@ -40,28 +40,35 @@ const soleHolder = "this-process"
 
 // startController starts runner and controller; the function that it returns
 // stops them, with every agent, and returns what went wrong.
-func (a *app) startController(ctx context.Context, j controllerJob) (func() error, error) {
+func (a *app) startController(ctx context.Context, j controllerJob) (_ func() error, err error) {
 	f := j.file
 	j.say = a.say
 	runner, err := newRunner(ctx, j)
 	if err != nil {
 		return nil, err
 	}
+	spare := func() {}
 	if k, ok := runner.(interface{ Kill() }); ok {
-		a.forced.add(k.Kill)
+		spare = a.forced.add(k.Kill)
 	}
+	shut := func() error { defer spare(); return runner.Close() }
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, shut())
+		}
+	}()
 	a.agents.Store(true)
 	if f.Runner.AgentURL != "" {
 		j.url = f.Runner.AgentURL
 	}
 	if p, ok := runner.(controller.Prover); ok {
 		if err := p.Prove(ctx, j.url); err != nil {
-			return nil, errors.Join(err, runner.Close())
+			return nil, err
 		}
 	}
 	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Pool: j.pool, Leave: j.leave, Tell: j.tell, Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
-		return nil, errors.Join(err, runner.Close())
+		return nil, err
 	}
 	if m, ok := runner.(controller.Meter); ok && j.meter != nil {
 		j.meter.children = m.ChildCPU
@@ -84,6 +91,6 @@ func (a *app) startController(ctx context.Context, j controllerJob) (func() erro
 		if j.registry != nil {
 			j.registry.Unregister(metrics)
 		}
-		return errors.Join(failed, runner.Close())
+		return errors.Join(failed, shut())
 	}, nil
 }

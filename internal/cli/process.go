@@ -14,13 +14,25 @@ import (
 // this process started.
 type forced struct {
 	mu  sync.Mutex
-	fns []func()
+	n   int
+	fns map[int]func()
 }
 
-func (f *forced) add(fn func()) {
+// add returns what takes fn out again, when there is nothing left to kill.
+func (f *forced) add(fn func()) (remove func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fns = append(f.fns, fn)
+	f.n++
+	n := f.n
+	if f.fns == nil {
+		f.fns = map[int]func(){}
+	}
+	f.fns[n] = fn
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.fns, n)
+	}
 }
 
 func (f *forced) run() {

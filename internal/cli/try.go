@@ -195,7 +195,7 @@ func (j *tryJob) exec(ctx context.Context, env map[string]string) (int, error) {
 	}
 	ownGroup(c)
 	j.app.agents.Store(true)
-	j.app.forced.add(func() { killGroup(c) })
+	defer j.app.forced.add(func() { killGroup(c) })()
 	c.WaitDelay = 5 * time.Second
 	err := c.Run()
 	killGroup(c)
