@@ -25,19 +25,27 @@ func checkAnswers(r *runFile, path string, rows []data.Row) error {
 	if g == nil || err != nil {
 		return err
 	}
+	return eachRow(path, rows, "cannot be graded", func(row data.Row) error {
+		if err := g.Check(row.Input); err != nil {
+			return fulgur.E(fulgur.KindOf(err), "read data "+path, fmt.Sprintf("line %d: %s", row.Line, fulgur.PublicMessage(err)), nil)
+		}
+		return nil
+	})
+}
+
+// eachRow checks every row, and returns the first errors with the number of the others.
+func eachRow(path string, rows []data.Row, what string, check func(data.Row) error) error {
 	var errs []error
 	bad := 0
 	for i := range rows {
-		err := g.Check(rows[i].Input)
-		if err == nil {
-			continue
-		}
-		if bad++; bad <= shownInputs {
-			errs = append(errs, fulgur.E(fulgur.KindOf(err), "read data "+path, fmt.Sprintf("line %d: %s", rows[i].Line, fulgur.PublicMessage(err)), nil))
+		if err := check(rows[i]); err != nil {
+			if bad++; bad <= shownInputs {
+				errs = append(errs, err)
+			}
 		}
 	}
 	if bad > shownInputs {
-		errs = append(errs, fmt.Errorf("%s: %d further rows that cannot be graded", path, bad-shownInputs))
+		errs = append(errs, fmt.Errorf("%s: %d further rows that %s", path, bad-shownInputs, what))
 	}
 	return errors.Join(errs...)
 }
@@ -53,21 +61,12 @@ func checkInputs(r *runFile, path string, rows []data.Row) error {
 	if !reads {
 		return nil
 	}
-	var errs []error
-	bad := 0
-	for i := range rows {
-		err := checkEnv(mapping, controller.Withhold(rows[i].Input, hidden))
-		if err == nil {
-			continue
+	return eachRow(path, rows, "no agent can be given", func(row data.Row) error {
+		if err := checkEnv(mapping, controller.Withhold(row.Input, hidden)); err != nil {
+			return fulgur.E(fulgur.KindOf(err), "read data "+path, fmt.Sprintf("line %d: no agent can be given this row", row.Line), err)
 		}
-		if bad++; bad <= shownInputs {
-			errs = append(errs, fulgur.E(fulgur.KindOf(err), "read data "+path, fmt.Sprintf("line %d: no agent can be given this row", rows[i].Line), err))
-		}
-	}
-	if bad > shownInputs {
-		errs = append(errs, fmt.Errorf("%s: %d further rows that no agent can be given", path, bad-shownInputs))
-	}
-	return errors.Join(errs...)
+		return nil
+	})
 }
 
 func checkEnv(mapping map[string]string, input []byte) error {
