@@ -13,8 +13,6 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
-	"github.com/fulgur-rl/fulgur/internal/store"
-	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 )
 
 // The controller is killed 20 times while 300 rollouts run (FULGUR_LONG; 4 times
@@ -37,25 +35,13 @@ func chaos(t *testing.T) {
 	}
 	dir := t.TempDir()
 	db := filepath.Join(dir, "store.db")
-	s, err := store.Open(t.Context(), sqlite.New(db, sqlite.Options{}), store.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.PutRun(t.Context(), fulgur.Run{ID: "calc", Model: "m"}); err != nil {
-		t.Fatal(err)
-	}
 	var specs []fulgur.RolloutSpec
 	for i := range rollouts {
 		id := fmt.Sprintf("r-%d", i)
 		input, _ := json.Marshal(map[string]string{"do": "alone " + filepath.Join(dir, id) + "; child " + filepath.Join(dir, id) + ".child; sleep 150"})
 		specs = append(specs, fulgur.RolloutSpec{ID: fulgur.RolloutID(id), Run: "calc", Input: input})
 	}
-	if _, err := s.CreateRollouts(t.Context(), specs); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	runnertest.Record(t, db, specs)
 
 	begun := 0
 	begin := func() *exec.Cmd {

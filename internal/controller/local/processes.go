@@ -2,7 +2,9 @@ package local
 
 import (
 	"context"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -213,11 +215,7 @@ func (r *Processes) Stop(_ context.Context, key plan.Key) error {
 func (r *Processes) List(context.Context) ([]plan.Key, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make([]plan.Key, 0, len(r.live))
-	for k := range r.live {
-		keys = append(keys, k)
-	}
-	return keys, nil
+	return slices.Collect(maps.Keys(r.live)), nil
 }
 
 // Close implements controller.Runner.

@@ -111,25 +111,13 @@ func TestControllerIsKilledAndStartedAgain_CL08(t *testing.T) {
 			}
 			dir := t.TempDir()
 			db := filepath.Join(dir, "store.db")
-			s, err := store.Open(t.Context(), sqlite.New(db, sqlite.Options{}), store.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.PutRun(t.Context(), fulgur.Run{ID: "calc", Model: "m"}); err != nil {
-				t.Fatal(err)
-			}
 			var specs []fulgur.RolloutSpec
 			for _, id := range []string{"a", "b", "c"} {
 				at := filepath.Join(dir, id)
 				input, _ := json.Marshal(map[string]string{"do": "again; child " + at + ".child; daemon " + at + ".daemon; pid " + at + ".pid; ignore; hang"})
 				specs = append(specs, fulgur.RolloutSpec{ID: fulgur.RolloutID(id), Run: "calc", Input: input})
 			}
-			if _, err := s.CreateRollouts(t.Context(), specs); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			runnertest.Record(t, db, specs)
 
 			first := exec.Command(os.Args[0])
 			first.Env = append(os.Environ(), "FULGUR_TEST_CONTROLLER="+db, test.env)

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -373,11 +375,7 @@ func (r *Workers) Stop(_ context.Context, key plan.Key) error {
 func (r *Workers) List(context.Context) ([]plan.Key, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make([]plan.Key, 0, len(r.live))
-	for k := range r.live {
-		keys = append(keys, k)
-	}
-	return keys, nil
+	return slices.Collect(maps.Keys(r.live)), nil
 }
 
 // Close implements controller.Runner.

@@ -2,6 +2,7 @@ package runnertest
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -11,7 +12,25 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 )
+
+// Record puts a run with rollouts into a new store's file.
+func Record(t *testing.T, db string, specs []fulgur.RolloutSpec) {
+	t.Helper()
+	s, err := store.Open(t.Context(), sqlite.New(db, sqlite.Options{}), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.PutRun(t.Context(), fulgur.Run{ID: specs[0].Run, Model: "m"})
+	if err == nil {
+		_, err = s.CreateRollouts(t.Context(), specs)
+	}
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // TellDone writes the file when no rollout of the run is open any more. It is for a
 // controller's process that its test kills.
