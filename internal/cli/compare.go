@@ -130,7 +130,7 @@ func (a *app) openSide(c *cobra.Command, arg string) (side, error) {
 	}
 	a.say("warning: %s has no dossier: its model and data are taken to be what its files are now", arg)
 	model, data, err := inputDigests(s.file)
-	s.hashes["model"], s.harness = model.Hash, harnessDigest(s.file, s.dir).Hash
+	s.hashes["model"], s.harness = model.Hash, harnessDigest(c.Context(), s.file, s.dir).Hash
 	for k, x := range data {
 		s.hashes["data."+k] = x.Hash
 	}

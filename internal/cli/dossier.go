@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
@@ -40,7 +42,7 @@ type dossier struct {
 
 	Model   digest            `json:"model"`
 	Data    map[string]digest `json:"data"`    // by key: train, validation, test
-	Harness digest            `json:"harness"` // the agent's program and the files its command names
+	Harness digest            `json:"harness"` // the agent's program and the files its command names; or its image, or its Job's template
 
 	Outcome outcome `json:"outcome"`
 	// Seeds are the runs of other seeds that a reproduction made, and Spread what
@@ -84,15 +86,15 @@ type outcome struct {
 }
 
 // writeDossier writes the dossier of a run that has ended.
-func (j *trainJob) writeDossier(r trainer.Result, out result) error {
-	d, err := j.newDossier(r, out)
+func (j *trainJob) writeDossier(ctx context.Context, r trainer.Result, out result) error {
+	d, err := j.newDossier(ctx, r, out)
 	if err != nil {
 		return err
 	}
 	return j.dir.writeJSON("dossier.json", d, 0o644)
 }
 
-func (j *trainJob) newDossier(r trainer.Result, out result) (dossier, error) {
+func (j *trainJob) newDossier(ctx context.Context, r trainer.Result, out result) (dossier, error) {
 	f := j.file
 	d := dossier{
 		Format: dossierFormat, Run: f.Run, Dir: f.Dir, Config: string(f.Effective()), Seed: f.Seed, BuildEnv: f.buildEnv,
@@ -107,7 +109,7 @@ func (j *trainJob) newDossier(r trainer.Result, out result) (dossier, error) {
 	if d.Model, d.Data, err = inputDigests(f); err != nil {
 		return d, err
 	}
-	d.Harness = harnessDigest(f, j.dir)
+	d.Harness = harnessDigest(ctx, f, j.dir)
 	d.Outcome = outcome{
 		Seed: f.Seed, Run: string(j.dir), Steps: r.Steps, Updates: r.Updates, Rollouts: r.Rollouts, Tokens: r.Tokens, Reached: r.Reached,
 		Before: r.Before, After: r.After, WallSeconds: out.WallSeconds, CPUSeconds: out.CPUSeconds, AgentSeconds: out.AgentSeconds,
@@ -193,13 +195,36 @@ func fileHash(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
 }
 
-// harnessDigest hashes the agent's program and every file that its command names.
-// What a program loads besides is not known here: the digest says that something
-// changed, not that nothing did.
-func harnessDigest(f *runFile, dir runDir) digest {
+// harnessDigest hashes the agent: its program and every file that its command names;
+// where it is in an image, that and the command. What a program loads besides is not
+// known here: the digest says that something changed, not that nothing did.
+func harnessDigest(ctx context.Context, f *runFile, dir runDir) digest {
 	d := digest{Name: strings.Join(f.Agent.Command, " "), Files: map[string]string{}}
 	all := sha256.New()
-	for i, arg := range config.Expand(f.Agent.Command, string(dir)) {
+	part := func(name, hash string) {
+		d.Files[name] = hash
+		fmt.Fprintln(all, hash)
+	}
+	switch {
+	case f.Runner.Kind == "local":
+		commandFiles(f, dir, part)
+	case f.Runner.Kind == "kubernetes" && f.Runner.JobTemplate != "":
+		d.Name = f.Runner.JobTemplate
+		if h, err := fileHash(f.resolve(d.Name)); err == nil {
+			part(d.Name, h)
+		}
+	default:
+		d.Name = strings.TrimSpace(f.Runner.Image + " " + d.Name)
+		part(f.Runner.Image, imageDigest(ctx, f))
+		fmt.Fprintf(all, "%q\n", f.Agent.Command)
+	}
+	d.Hash = hex.EncodeToString(all.Sum(nil))
+	return d
+}
+
+// commandFiles hashes the files that an agent's command names, by how they are named.
+func commandFiles(f *runFile, dir runDir, part func(name, hash string)) {
+	for i, arg := range inDir(config.Expand(f.Agent.Command, string(dir)), f.Dir) {
 		path := arg
 		if i == 0 && !strings.ContainsRune(arg, filepath.Separator) {
 			if p, err := exec.LookPath(arg); err == nil {
@@ -209,15 +234,35 @@ func harnessDigest(f *runFile, dir runDir) digest {
 		if st, err := os.Stat(f.resolve(path)); err != nil || !st.Mode().IsRegular() {
 			continue
 		}
-		h, err := fileHash(f.resolve(path))
-		if err != nil {
+		if h, err := fileHash(f.resolve(path)); err == nil {
+			part(f.Agent.Command[i], h)
+		}
+	}
+}
+
+// imageDigest is what the image of a run's agents is: the digest of its contents
+// where its container program knows it here, else of its name, which may come to
+// stand for another image.
+func imageDigest(ctx context.Context, f *runFile) string {
+	programs := []string{f.Runner.Container.Program}
+	if f.Runner.Container.Program == "auto" {
+		programs = []string{"podman", "docker"} // the first that is there, as the runner's
+	}
+	for _, program := range programs {
+		path, err := exec.LookPath(program)
+		if f.Runner.Kind != "container" || err != nil {
 			continue
 		}
-		d.Files[f.Agent.Command[i]] = h
-		fmt.Fprintln(all, h)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		out, err := exec.CommandContext(ctx, path, "image", "inspect", "--format", "{{.Id}}", f.Runner.Image).Output()
+		cancel()
+		if id := strings.TrimPrefix(strings.TrimSpace(string(out)), "sha256:"); err == nil && id != "" {
+			return id
+		}
+		break
 	}
-	d.Hash = hex.EncodeToString(all.Sum(nil))
-	return d
+	sum := sha256.Sum256([]byte(f.Runner.Image))
+	return hex.EncodeToString(sum[:])
 }
 
 // readDossier reads a dossier, or that of a run's folder.

@@ -241,7 +241,7 @@ func (j *trainJob) conclude(ctx context.Context, r trainer.Result, w *watcher, m
 	}
 	w.keepCost()
 	if !r.Interrupted {
-		if err := j.writeDossier(r, out); err != nil {
+		if err := j.writeDossier(ctx, r, out); err != nil {
 			w.say("no dossier was written: " + err.Error())
 		}
 		w.hooks.done(ctx, out)
