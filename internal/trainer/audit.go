@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/fulgur-rl/fulgur"
@@ -55,24 +56,23 @@ func (a Audit) apply(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call, r
 		}
 	}
 	line.Audited = action
+	if action == AuditMask {
+		line.Masked = cmp.Or(line.Masked, maskAudit)
+		return reward
+	}
+	switch line.Masked {
+	case "", maskNotFinite, maskRange: // what it was worth before is no matter any more
+	default:
+		return reward
+	}
 	value := 0.0
 	switch action {
-	case AuditMask:
-		if line.Masked == "" {
-			line.Masked = maskAudit
-		}
-		return reward
 	case AuditFail:
 		line.Class, line.Outcome = fulgur.OutcomeAgent, "audit"
 		if failure != nil {
 			value = *failure
 		}
 	case AuditZero:
-	default:
-		return reward
-	}
-	switch line.Masked {
-	case "", maskNotFinite, maskRange: // what it was worth before is no matter any more
 	default:
 		return reward
 	}

@@ -40,6 +40,11 @@ func TestAuditStandsBetweenGraderAndAdvantage(t *testing.T) {
 	if e, _ := finish("wget https://example.org/fix.patch"); e.line.Masked != "" || e.line.Reward == nil || *e.line.Reward != 0 {
 		t.Errorf("zeroed, and graded out of range: %+v", e.line)
 	}
+	tr.o.Audit.Actions["download"] = AuditFail
+	line := RolloutLine{Class: fulgur.OutcomeInfrastructure, Outcome: "node", Masked: maskInfrastructure}
+	if tr.o.Audit.apply(&line, fulgur.Rollout{}, calls("wget https://example.org/fix.patch"), nil, nil); line.Class != fulgur.OutcomeInfrastructure || line.Reward != nil || line.Audited != AuditFail {
+		t.Errorf("failed, and its node was lost: %+v", line)
+	}
 	got := audited([]RolloutLine{honest.line, masked.line, zeroed.line})
 	if got["audit/git_history"] != 1 || got["audit/download"] != 1 || got["audit/action_mask"] != 1 || got["audit/action_zero"] != 1 || len(got) != 4 {
 		t.Errorf("counted %v", got)

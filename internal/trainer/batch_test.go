@@ -148,6 +148,11 @@ func TestFailuresCountInTheScore(t *testing.T) { // AL-11
 	if s.Rollouts != 8 || s.Passes != 3 || s.Rate != 3./8 || s.Reward != 3./8 || s.AgentFailures != 1 || s.Infrastructure != 1 {
 		t.Errorf("got %+v", s)
 	}
+	caught := []ended{line(&one, ok, maskAudit), line(&one, ok, "")} // graded before the audit has masked it
+	s = score(caught, 1)
+	if s.repeated(caught, 2, 1); s.Passes != 1 || s.Reward != 0.5 || s.AgentFailures != 1 || s.Infrastructure != 0 || s.Repeats.Pass.Value != 0.5 {
+		t.Errorf("with a shortcut: %+v", s)
+	}
 }
 
 func TestWilson(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -55,12 +56,20 @@ type drift struct {
 	Recent []tally `json:"recent,omitempty"` // one per version, oldest first
 }
 
-// way names how a rollout ended, as metrics do.
+// way names how a rollout ended, as metrics do. One that went well has a way of its
+// own where it asked the model nothing (case CL-09), or where nothing came of its
+// reward: both may be what agents learn.
 func way(l *RolloutLine) string {
-	if l.Class == fulgur.OutcomeOK || l.Outcome == "" {
-		return string(l.Class)
+	why := l.Outcome
+	if l.Class == fulgur.OutcomeOK {
+		switch why = ""; {
+		case slices.Contains([]string{maskGrader, maskNotFinite, maskRange, maskAudit}, l.Masked):
+			why = l.Masked
+		case l.Outcome == CauseNoCalls:
+			why = l.Outcome
+		}
 	}
-	return string(l.Class) + "_" + l.Outcome
+	return strings.TrimSuffix(string(l.Class)+"_"+why, "_")
 }
 
 // add counts a step's rollouts under the policies that they began with.

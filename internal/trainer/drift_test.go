@@ -72,3 +72,23 @@ func TestDriftSeesWhatAFilterDrops(t *testing.T) {
 		t.Errorf("counted %+v", base)
 	}
 }
+
+func TestWaysToEnd(t *testing.T) {
+	const ok, agent, infra = fulgur.OutcomeOK, fulgur.OutcomeAgent, fulgur.OutcomeInfrastructure
+	for want, l := range map[string]RolloutLine{
+		"ok":                   {Class: ok, Outcome: "ok"},
+		"ok_no_calls":          {Class: ok, Outcome: "no_calls"}, // CL-09
+		"ok_reward_not_finite": {Class: ok, Outcome: "ok", Masked: maskNotFinite},
+		"ok_audit":             {Class: ok, Outcome: "ok", Masked: maskAudit},
+		"agent_failure_memory": {Class: agent, Outcome: "memory", Masked: maskOutcome},
+		"agent_failure":        {Class: agent},
+		"infrastructure_node":  {Class: infra, Outcome: "node", Masked: maskInfrastructure},
+	} {
+		if got := way(&l); got != want {
+			t.Errorf("%+v ends as %s, want %s", l, got, want)
+		}
+	}
+	if got := way(&RolloutLine{Class: ok, Outcome: "ok", Masked: maskFiltered + ": equal_rewards"}); got != "ok" {
+		t.Errorf("of a group that is dropped one ends as %s", got)
+	}
+}

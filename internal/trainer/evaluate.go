@@ -14,7 +14,7 @@ import (
 type Score struct {
 	Rollouts       int     `json:"rollouts"`
 	Passes         int     `json:"passes"`
-	AgentFailures  int     `json:"agent_failures"`
+	AgentFailures  int     `json:"agent_failures"` // and shortcuts that the audit masks
 	Infrastructure int     `json:"infrastructure"` // failures that are not the agent's, and grader failures
 	Rate           float64 `json:"rate"`           // pass@1
 	Low            float64 `json:"low"`            // Wilson interval, 95 %
@@ -96,16 +96,16 @@ func score(rollouts []ended, pass float64) Score {
 	for i := range rollouts {
 		l := &rollouts[i].line
 		switch {
+		case l.Class == fulgur.OutcomeAgent || l.Masked == maskAudit:
+			s.AgentFailures++
 		case l.Masked != "":
 			s.Infrastructure++
-		case l.Class == fulgur.OutcomeAgent:
-			s.AgentFailures++
 		}
-		if l.Reward != nil {
+		if l.Masked == "" && l.Reward != nil {
 			s.Reward += *l.Reward / float64(len(rollouts))
-			if *l.Reward >= pass {
-				s.Passes++
-			}
+		}
+		if l.Passes(pass) {
+			s.Passes++
 		}
 	}
 	if s.Rollouts > 0 {
@@ -127,7 +127,7 @@ func (s *Score) repeated(rollouts []ended, runs int, pass float64) {
 		if i%runs == 0 {
 			tasks = append(tasks, stats.Task{Runs: runs})
 		}
-		if r := rollouts[i].line.Reward; r != nil && *r >= pass {
+		if rollouts[i].line.Passes(pass) {
 			tasks[len(tasks)-1].Passes++
 		}
 	}

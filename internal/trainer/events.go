@@ -127,3 +127,10 @@ type RolloutLine struct {
 	Last    *fulgur.PolicyVersion `json:"last_version,omitempty"`
 	Seconds float64               `json:"seconds"` // from creation to its end
 }
+
+// Passes says whether the rollout counts as passed, where a reward of at least so
+// much is a pass. What is masked does not, whatever it was given: a shortcut that
+// the audit masks has been graded before it was found.
+func (l *RolloutLine) Passes(least float64) bool {
+	return l.Masked == "" && l.Reward != nil && *l.Reward >= least
+}

@@ -148,9 +148,9 @@ func count(rollouts []ended, pass float64) counted {
 		} else if l.Reward != nil {
 			voters++
 			c.reward += *l.Reward
-			if *l.Reward >= pass {
-				c.passRate++
-			}
+		}
+		if l.Passes(pass) {
+			c.passRate++
 		}
 		c.calls += l.Calls
 		c.sampled += l.Sampled
