@@ -123,7 +123,14 @@ func statusOf(err error) int {
 // all there is to do.
 func broken(err error) bool {
 	s := statusOf(err)
-	return s == 0 || s == http.StatusTooManyRequests || s >= 500
+	return (s == 0 || s == http.StatusTooManyRequests || s >= 500) && !webhookFailed(err)
+}
+
+// webhookFailed says whether it is an admission webhook that does not answer: the API
+// server does, and what it asks no webhook about goes on.
+func webhookFailed(err error) bool {
+	var e *apiError
+	return errors.As(err, &e) && e.status >= 500 && strings.Contains(e.message, "failed calling webhook")
 }
 
 // path is the address of a resource of the namespace: "batch/v1/jobs", "v1/pods/x".
@@ -214,7 +221,7 @@ func (c *client) send(ctx context.Context, method, path string, q url.Values, in
 	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
 		e.after = time.Duration(min(n, 60)) * time.Second
 	}
-	if broken(e) && !strings.Contains(e.message, "failed calling webhook") { // a webhook is not the API server
+	if broken(e) {
 		c.failed(before, e.after)
 	} else {
 		c.worked()

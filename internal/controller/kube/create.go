@@ -120,7 +120,7 @@ func (r *Runner) make(ctx context.Context, a *attempt) {
 		r.lookLocked(a)
 	case a.stopping:
 		r.endLocked(a, stopped(a))
-	case status == http.StatusForbidden || status == http.StatusUnauthorized || status == http.StatusNotFound || broken(err):
+	case status == http.StatusForbidden || status == http.StatusUnauthorized || status == http.StatusNotFound || webhookFailed(err) || broken(err):
 		r.refuseLocked(a, err)
 	case status == http.StatusRequestEntityTooLarge:
 		r.endLocked(a, plan.Failed(plan.ReasonInput, "the cluster takes no Job as large as this: "+err.Error()))
@@ -150,10 +150,12 @@ func (r *Runner) refuseLocked(a *attempt, err error) {
 	if g.refusals == 0 {
 		r.log.Warn("the cluster has no room for more Jobs; they wait, and are tried one at a time", "waiting", len(r.queue)+1, "err", err)
 	}
-	g.refusals++
 	g.last = now
-	d := min(roomFirst<<min(g.refusals-1, 8), roomMost)
-	g.until = now.Add(d + time.Duration(rand.Int64N(int64(d/4))))
+	if !now.Before(g.until) { // else it was tried together with one that is known to be refused
+		g.refusals++
+		d := min(roomFirst<<min(g.refusals-1, 8), roomMost)
+		g.until = now.Add(d + time.Duration(rand.Int64N(int64(d/4))))
+	}
 	a.queued = true
 	r.queue = append(r.queue, a)
 	for _, q := range r.queue {

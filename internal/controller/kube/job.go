@@ -64,6 +64,9 @@ func (o *maker) build(name string, e controller.Execution) (objects, error) {
 	if err := onePod(&job.Spec); err != nil {
 		return objects{}, err
 	}
+	if o.Isolated && pod.HostNetwork {
+		return objects{}, invalid("the pod has hostNetwork, for which no NetworkPolicy holds: leave it out, or say runner.kubernetes.isolation: none")
+	}
 	o.own(job, name, e, pod.Containers[agent].Name)
 	secret := &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},

@@ -183,6 +183,10 @@ func TestBuildRefuses_CK10(t *testing.T) {
 		"a zero byte":                          {from(head+"        args: [{{ input.q }}]\n", t), map[string]string{"q": "a\x00b"}, fulgur.KindInvalid, "zero byte"},
 		"a path that is not there":             {func(o *Options) { o.Env = map[string]string{"X": "input.nothing"} }, map[string]string{"q": "x"}, fulgur.KindInvalid, "X asks for input.nothing"},
 		"an image that is no name":             {from(strings.Replace(head, "a:1", "\"{{ input.q }}\"", 1), t), map[string]string{"q": "Not An Image"}, fulgur.KindInvalid, `"Not An Image", which is no image's name`},
+		"the node's network under a policy": {func(o *Options) {
+			o.Isolated = true
+			from(strings.Replace(head, "      containers:", "      hostNetwork: true\n      containers:", 1), t)(o)
+		}, map[string]string{"q": "x"}, fulgur.KindInvalid, "no NetworkPolicy holds"},
 		"no container":                         {from("apiVersion: batch/v1\nkind: Job\n", t), map[string]string{"q": "x"}, fulgur.KindInvalid, "no container"},
 		"an agent container that is not there": {func(o *Options) { o.Agent = "main" }, map[string]string{"q": "x"}, fulgur.KindInvalid, `no container called "main"`},
 		"several pods":                         {from(strings.Replace(head, "spec:\n", "spec:\n  completions: 3\n", 1), t), map[string]string{"q": "x"}, fulgur.KindInvalid, "several pods"},

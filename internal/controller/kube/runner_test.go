@@ -253,6 +253,36 @@ func TestOtherRefusals(t *testing.T) {
 	}
 }
 
+// A webhook that does not answer is no API server that is away: Jobs wait, say why, and
+// one is tried now and then; what asks no webhook goes on.
+func TestWebhookIsAway(t *testing.T) {
+	long(t)
+	a := newAPI(t)
+	a.setFault(func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/jobs") {
+			return refusalText(500, "InternalError", `failed calling webhook "guard.example.com": connection refused`)
+		}
+		return 0, ""
+	})
+	r := testRunner(t, a)
+	begin := time.Now()
+	const jobs = 20
+	for i := range jobs {
+		runnertest.Start(t, r, runnertest.Execution(fmt.Sprint("w", i), "x"))
+	}
+	for range jobs {
+		if ev := event(t, r); ev.Phase != fulgur.PhaseWaiting || !strings.Contains(ev.Why, "guard.example.com") {
+			t.Fatalf("event %+v", ev)
+		}
+	}
+	time.Sleep(time.Until(begin.Add(5 * time.Second)))
+	if n := a.count("POST jobs", begin); n > 12 { // eight at once, then one by one
+		t.Errorf("%d creations in %s", n, time.Since(begin))
+	}
+	a.setFault(nil)
+	runnertest.Until(t, "the Jobs are created", func() bool { return a.count("POST jobs", begin) >= jobs })
+}
+
 // The watch of Jobs and pods is answered with 410, the list that follows with 500,
 // and the watches after that with nothing at all: what happens is seen all the same,
 // with less than two requests a second.
