@@ -37,6 +37,10 @@ func (r *Runner) endLocked(a *attempt, x plan.Exit) {
 	if a.pod != nil && a.uid != "" && started(a) { // it was seen too late: that it ran is news all the same
 		r.standsLocked(a, fulgur.PhaseRunning, "")
 	}
+	if r.takes(a, x) {
+		r.takeLocked(a)
+		return
+	}
 	a.ending = true
 	x.Message = a.redactorLocked()(x.Message)
 	if (x.Code != 0 || x.Failure != "") && a.uid != "" && !a.jobGone && !a.stopping {
@@ -181,6 +185,7 @@ func (r *Runner) remove(ctx context.Context, a *attempt) {
 // Acknowledge implements controller.Acknowledger: the Jobs go, or stay for as long
 // as Options.Keep says.
 func (r *Runner) Acknowledge(keys []plan.Key) {
+	r.grader.Forget(keys...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range keys {
@@ -249,6 +254,7 @@ func (r *Runner) Close() error {
 		defer done()
 		r.unlease(ctx, r.leaseName(), nil)
 	}
+	r.grader.Close()
 	utilnet.CloseIdleConnectionsFor(r.c.http.Transport)
 	close(r.events)
 	if left > 0 {

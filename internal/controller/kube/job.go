@@ -81,6 +81,11 @@ func (o *maker) build(name string, e controller.Execution) (objects, error) {
 		}
 		vars = inside
 	}
+	if o.Workspace {
+		if err := o.addWorkspace(pod, agent, e.Key); err != nil {
+			return objects{}, err
+		}
+	}
 	secure(pod)
 	for i := range pod.Containers {
 		env := maps.Clone(vars)

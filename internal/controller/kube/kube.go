@@ -23,14 +23,16 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
-// Runner runs Jobs. It implements controller.Runner, Acknowledger, Leaver and Prover.
+// Runner runs Jobs. It implements controller.Runner, Acknowledger, Leaver, Prover and Grader.
 type Runner struct {
 	*maker
-	c   *client
-	log *slog.Logger
+	c      *client
+	log    *slog.Logger
+	grader *grade.Grader // nil: nothing is graded
 
 	spawn   func(func(context.Context)) // runs f until it returns, or the runner's life is over
 	cancel  context.CancelFunc
@@ -81,6 +83,7 @@ type attempt struct {
 
 	stopping bool
 	ending   bool // its exit is being put together
+	taken    bool // its workspace is, or is known not to come
 	tail     string
 }
 
@@ -107,6 +110,10 @@ func newRunner(o Options, c *client) (*Runner, error) {
 		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{},
 	}
 	r.spawn = func(f func(context.Context)) { r.wg.Go(func() { f(ctx) }) }
+	if r.grader, err = grade.NewApart(o.Grading, o.State, r.test); err != nil {
+		cancel()
+		return nil, err
+	}
 	r.spawn(r.post)
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 )
 
 // Options say what Jobs to make, and where.
@@ -33,6 +34,13 @@ type Options struct {
 	RelayImage   string
 	RelayCommand []string // in place of the image's entry point
 	Gateway      string   // URL: what the addresses begin with that agents are given
+
+	// Workspace gives each agent an empty folder to work in. Grading has a program grade what
+	// is left in it, which comes by Artifacts; copies are kept below State. It needs a relay.
+	Workspace bool
+	Grading   *grade.Options // nil: nothing is graded
+	Artifacts Artifacts
+	State     string
 
 	PullPolicy corev1.PullPolicy // of the built-in template; "": Kubernetes' own rule
 
@@ -87,6 +95,9 @@ func newMaker(o Options) (*maker, error) {
 	}
 	if o.RelayImage != "" && o.Gateway == "" {
 		return nil, fulgur.E(fulgur.KindInvalid, op, "a relay needs the gateway's address: set runner.agent_url", nil)
+	}
+	if o.Grading != nil && (o.RelayImage == "" || !o.Workspace) {
+		return nil, fulgur.E(fulgur.KindInvalid, op, "reward.command grades what a sidecar takes of the agent's workspace: set agent.workspace, and runner.kubernetes.relay_image or probe_image to an image with the program fulgur", nil)
 	}
 	for _, d := range []struct {
 		value *time.Duration
