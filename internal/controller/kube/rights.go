@@ -28,7 +28,7 @@ func Rights(isolated bool) []Right {
 		{"coordination.k8s.io", "leases", []string{"list", "create", "patch", "delete"}, "that the run lives", false},
 	}
 	if isolated {
-		all = append(all, Right{"networking.k8s.io", "networkpolicies", []string{"create", "patch", "delete"}, "the agents' isolation", false})
+		all = append(all, Right{"networking.k8s.io", "networkpolicies", []string{"create", "patch"}, "the agents' isolation", false})
 	}
 	return all
 }
