@@ -187,12 +187,12 @@ func TestWhatAgentsLeaveIsGraded(t *testing.T) {
 			const job = "agl-rollout-r"
 			a.has(job, true)
 			a.running(job)
-			a.exits(job, 0)
 			if test.refused != "" {
 				s.put(key, RefusedArtifact, []byte(test.refused))
 			} else {
 				s.put(key, WorkArtifact, work(t, test.files))
 			}
+			a.exits(job, 0)
 			if x := runnertest.Exit(t, r, "r"); x.Code != 0 || x.Failure != "" {
 				t.Fatalf("exit %+v", x)
 			}
