@@ -111,6 +111,8 @@ func TestMalformedRequests(t *testing.T) {
 		"GW-18 a list":                   {`[]`, 400, "must be a JSON object"},
 		"bad UTF-8":                      {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, "Invalid JSON"},
 		"a key that stands twice":        {`{"model":"a","messages":[],"model":"b"}`, 400, `\"model\" stands twice`},
+		"a key twice in a message":       {`{"messages":[{"role":"user","content":"what is on record"},{"role":"user","content":"a","content":"b"}]}`, 400, `\"messages[1].content\" stands twice`},
+		"a tool call of two functions":   {`{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"1"},"Function":{"arguments":"2"}}]}]}`, 400, `\"messages[0].tool_calls[0].Function\" stands twice`},
 		"no messages":                    {`{}`, 400, "messages"},
 		"messages of a wrong type":       {`{"messages":"hi"}`, 400, `\"messages\" has the wrong type`},
 		"a role that is missing":         {`{"messages":[{"content":"x"}]}`, 400, "role is missing"},

@@ -3,7 +3,6 @@ package chatwire
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -51,18 +50,8 @@ func TestMend(t *testing.T) {
 	}
 }
 
-func TestDuplicateAndGet(t *testing.T) {
+func TestGet(t *testing.T) {
 	b := []byte(`{"a":1,"b":{"a":1},"a" : [2]}`)
-	if Duplicate(b) != "a" || Duplicate([]byte(`{"a":{"b":1,"b":2}}`)) != "" {
-		t.Error("duplicates of the top level only")
-	}
-	many := []byte("{")
-	for i := range 200_000 { // each compared with each would be a minute
-		many = fmt.Appendf(many, `"k%d":1,`, i)
-	}
-	if got := Duplicate(append(many, `"k7":2}`...)); got != "k7" {
-		t.Errorf("of many: %q", got)
-	}
 	if got := Get(b, "a"); string(got) != "[2]" {
 		t.Errorf("got %s, want the last", got)
 	}
@@ -94,7 +83,7 @@ func FuzzSplice(f *testing.F) {
 		before := append([]byte(nil), body...)
 		out, err := Splice(body, Field{key, []byte(`"spliced"`)})
 		Get(body, key)
-		Duplicate(body)
+		Repeated(body)
 		Mend(body)
 		if !bytes.Equal(before, body) {
 			t.Fatal("the body was changed")

@@ -3,7 +3,6 @@ package chatwire
 import (
 	"bytes"
 	"errors"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/fulgur-rl/fulgur/internal/gateway/call"
@@ -113,40 +112,6 @@ func GetAt(body []byte, ms []call.Member, key string) []byte {
 		}
 	}
 	return nil
-}
-
-// Duplicate returns the first top-level key that stands twice, "" if none does.
-// Keys that differ in case alone count as one: we read either, a model server one.
-func Duplicate(body []byte) string {
-	ms, err := Members(body)
-	if err != nil {
-		return ""
-	}
-	return twice(ms)
-}
-
-func twice(ms []call.Member) string {
-	const few = 64 // of more, comparing each with each would take a hostile body's whole minutes
-	var seen map[string]bool
-	if len(ms) > few {
-		seen = make(map[string]bool, len(ms))
-	}
-	for i, m := range ms {
-		if seen != nil {
-			key := strings.ToLower(m.Key)
-			if seen[key] {
-				return m.Key
-			}
-			seen[key] = true
-			continue
-		}
-		for _, o := range ms[:i] {
-			if strings.EqualFold(o.Key, m.Key) {
-				return m.Key
-			}
-		}
-	}
-	return ""
 }
 
 // Splice returns the valid JSON object body with the given top-level fields set,

@@ -159,6 +159,7 @@ func TestWhatNoModelCanAnswerIsMarked(t *testing.T) {
 	for name, body := range map[string]string{
 		"a field that stands twice":                    `{"model":"a",` + user + `,"m\u006fdel":"b"}`,
 		"the same behind values full of marks":         `{"x":{"model":[",{"]},"y":"\"},{","model":"a","z":[{}],"model":"b"}`,
+		"a field twice in a message":                   `{"model":"a","messages":[{"role":"user","content":"a","content":"b"}]}`,
 		"a torn string":                                `{"model":"a`,
 		"a number where a digit should follow a point": `{"temperature":1.}`,
 	} {

@@ -67,23 +67,19 @@ func (Dialect) Parse(body []byte) (*call.Request, error) {
 	if !root.IsObject() {
 		return nil, invalid("Request body must be a JSON object")
 	}
+	if again := chatwire.Twice(body); again != "" {
+		return nil, invalid(again)
+	}
 	fields := map[string]gjson.Result{}
-	twice := ""
 	root.ForEach(func(k, v gjson.Result) bool {
 		name := text(k)
-		if _, ok := fields[name]; ok {
-			twice = name
-		}
 		if v.Type != gjson.Null {
 			fields[name] = v
 		} else {
 			fields[name] = gjson.Result{}
 		}
-		return twice == ""
+		return true
 	})
-	if twice != "" {
-		return nil, invalid(fmt.Sprintf("The field %q stands twice in the request body: send it once", twice))
-	}
 	r := &reader{req: &call.Request{Body: body, Dialect: Name, N: 1}, names: map[string]toolName{}}
 	r.fill(fields)
 	return r.req, nil
