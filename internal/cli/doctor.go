@@ -13,8 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fulgur-rl/fulgur"
-	"github.com/fulgur-rl/fulgur/internal/controller"
-	"github.com/fulgur-rl/fulgur/internal/controller/container"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -269,32 +267,4 @@ func checkRunSandbox(ctx context.Context, p patient) []finding {
 		return []finding{{Name: p.file.Run, Status: failed, Detail: err.Error()}}
 	}
 	return []finding{{Name: p.file.Run, Status: healthy, Detail: "no probe got out of it, and the gateway was reached"}}
-}
-
-// checkRunContainers starts the container that a run would start first.
-func checkRunContainers(ctx context.Context, p patient) []finding {
-	if p.file == nil || p.file.Runner.Kind != "container" || p.file.Runner.Container.Network != container.NetworkGateway {
-		return nil // another network leads to the run's own gateway, which is not here
-	}
-	fail := func(err error) []finding {
-		return []finding{{Name: p.file.Run, Status: failed, Detail: err.Error(), Do: "docs/container.md"}}
-	}
-	s, err := sandbox.NewScene("")
-	if err != nil {
-		return fail(err)
-	}
-	defer s.Close()
-	f := *p.file.File
-	f.Runner.AgentURL = "" // no gateway runs yet: the scene's stands for it
-	r, err := newContainer(ctx, controllerJob{file: &runFile{File: &f, Dir: p.file.Dir}, dir: runDir(filepath.Join(s.Dir, "doctor")), url: s.Gateway, log: p.app.logger("error")})
-	if err != nil {
-		return fail(err)
-	}
-	if prover, ok := r.(controller.Prover); ok {
-		err = prover.Prove(ctx, s.Gateway)
-	}
-	if err := errors.Join(err, r.Close()); err != nil {
-		return fail(err)
-	}
-	return []finding{{Name: p.file.Run, Status: healthy, Detail: "a container of " + f.Runner.Image + " reached the gateway, and nothing else"}}
 }

@@ -28,9 +28,10 @@ func checkCluster(ctx context.Context, p patient) (out []finding) {
 	if err != nil {
 		return []finding{{Name: p.file.Run, Status: failed, Detail: err.Error()}}
 	}
-	stop, stands := standIn(p.file)
-	defer stop()
-	if stands {
+	if _, port, _ := net.SplitHostPort(p.file.Listen); p.file.Server == "" && port == "0" {
+		out = append(out, finding{Name: "gateway", Status: warned, Detail: "listen: " + p.file.Listen + " is another port at each start, and " + o.Gateway + " cannot lead there", Do: "set listen to an address with a port, such as 0.0.0.0:8080, and runner.agent_url to how pods reach it"})
+	} else if stop, stands := standIn(p.file); stands {
+		defer stop()
 		out = append(out, finding{Name: "gateway", Status: healthy, Detail: "none runs yet: a stand-in answers at " + p.file.Listen + " while this looks; " + o.Gateway + " has to lead there"})
 	}
 	for _, c := range kube.Examine(ctx, o, o.Gateway, limits(p.file.File).Slots) {
@@ -48,11 +49,11 @@ func gatewayOfRun(r *runFile) string {
 // server the gateway is there, and so it is where the address is taken.
 func standIn(r *runFile) (stop func(), stands bool) {
 	if r.Server != "" {
-		return func() {}, false
+		return nil, false
 	}
 	l, err := net.Listen("tcp", r.Listen)
 	if err != nil {
-		return func() {}, false
+		return nil, false
 	}
 	s := &http.Server{Handler: answerProbes(), ReadHeaderTimeout: 20 * time.Second}
 	done := make(chan struct{})
