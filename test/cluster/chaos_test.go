@@ -198,7 +198,7 @@ func TestAPIServerIsAway(t *testing.T) {
 	o := h.options(strings.Replace(shell, "      containers:\n", patient+"      containers:\n", 1))
 	_, stop := h.control(o, plan.Limits{Slots: 20, Table: plan.Table{Retries: 2}})
 	h.rollouts(inputs)
-	h.until("some run", func() bool {
+	h.Until("some run", func() bool {
 		files, _ := filepath.Glob(filepath.Join(h.share, "*.begun"))
 		return len(files) >= 8
 	})
@@ -224,7 +224,7 @@ func TestNodeIsLost(t *testing.T) {
 	}
 	h.control(h.options(shell), plan.Limits{Slots: n, Table: plan.Table{Retries: 3}})
 	h.rollouts(inputs)
-	h.until("all run", func() bool {
+	h.Until("all run", func() bool {
 		files, _ := filepath.Glob(filepath.Join(h.share, "*.begun"))
 		return len(files) == n
 	})
@@ -244,7 +244,7 @@ func TestNodeIsLost(t *testing.T) {
 		t.Errorf("%d rollouts of which %d lost their node took %d attempts", n, there, got)
 	}
 	up()
-	h.ready("node-2")
+	h.Ready("node-2")
 }
 
 // What ends while no controller is there is told by the next one, and not run again.
@@ -258,13 +258,13 @@ func TestEndsWithoutAController_CK04(t *testing.T) {
 	})
 	for _, id := range []fulgur.RolloutID{"good", "bad", "gone"} {
 		h.wrote(string(id) + ".begun")
-		h.until(string(id)+" is on record as running", func() bool {
+		h.Until(string(id)+" is on record as running", func() bool {
 			a := h.attempts(id)
 			return len(a) > 0 && a[len(a)-1].Phase == fulgur.PhaseRunning
 		})
 	}
 	kill()
-	h.until("all Jobs have ended", func() bool {
+	h.Until("all Jobs have ended", func() bool {
 		over := 0
 		for _, j := range h.jobs() {
 			over += int(j.Status.Succeeded + j.Status.Failed)
@@ -274,7 +274,7 @@ func TestEndsWithoutAController_CK04(t *testing.T) {
 	// As if its time to live were over.
 	for _, j := range h.jobs() {
 		if strings.Contains(j.Name, "gone") {
-			h.remove(h.batch("jobs/" + j.Name + "?propagationPolicy=Background"))
+			h.remove(h.Batch("jobs/" + j.Name + "?propagationPolicy=Background"))
 		}
 	}
 	h.process(shell, 4, 1)

@@ -174,7 +174,7 @@ func (h *house) rollout(id fulgur.RolloutID) fulgur.Rollout {
 // ended waits for a rollout's end.
 func (h *house) ended(id fulgur.RolloutID) (r fulgur.Rollout) {
 	h.t.Helper()
-	h.until(string(id)+" has ended", func() bool { r = h.rollout(id); return r.State.Terminal() })
+	h.Until(string(id)+" has ended", func() bool { r = h.rollout(id); return r.State.Terminal() })
 	return r
 }
 
@@ -200,7 +200,7 @@ func (h *house) unfinished() int {
 // wrote waits for a file that an agent writes.
 func (h *house) wrote(name string) {
 	h.t.Helper()
-	h.until("an agent wrote "+name, func() bool {
+	h.Until("an agent wrote "+name, func() bool {
 		_, err := os.Stat(filepath.Join(h.share, name))
 		return err == nil
 	})
@@ -221,7 +221,7 @@ func (h *house) call() string {
 // podOf waits for the pod of a rollout's newest attempt and returns it.
 func (h *house) podOf(id fulgur.RolloutID) (name, node string) {
 	h.t.Helper()
-	h.until(string(id)+" has a pod that runs", func() bool {
+	h.Until(string(id)+" has a pod that runs", func() bool {
 		for _, p := range h.pods() {
 			if p.Annotations["fulgur/rollout-id"] == string(id) || p.Labels["agentlightning/rollout-id"] == string(id) {
 				name, node = p.Name, p.Spec.NodeName

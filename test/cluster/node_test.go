@@ -26,21 +26,21 @@ func sh(script string, change ...func(*corev1.Pod)) *corev1.Pod {
 func (b *box) start(p *corev1.Pod) string {
 	b.t.Helper()
 	var made corev1.Pod
-	b.create(b.core("pods"), p, &made)
+	b.create(b.Core("pods"), p, &made)
 	return made.Name
 }
 
 func (b *box) pod(name string) *corev1.Pod {
 	b.t.Helper()
 	var p corev1.Pod
-	b.get(b.core("pods/"+name), &p)
+	b.get(b.Core("pods/"+name), &p)
 	return &p
 }
 
 // over waits for a pod's end.
 func (b *box) over(name string) (p *corev1.Pod) {
 	b.t.Helper()
-	b.until("pod "+name+" has ended", func() bool {
+	b.Until("pod "+name+" has ended", func() bool {
 		p = b.pod(name)
 		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	})
@@ -50,7 +50,7 @@ func (b *box) over(name string) (p *corev1.Pod) {
 func (b *box) logOf(pod, container string) string {
 	b.t.Helper()
 	var text []byte
-	b.get(b.core("pods/"+pod+"/log?container="+container), &text)
+	b.get(b.Core("pods/"+pod+"/log?container="+container), &text)
 	return string(text)
 }
 
@@ -107,7 +107,7 @@ func TestNodeKillsForMemory(t *testing.T) {
 func TestNodeEvicts(t *testing.T) {
 	b := open(t)
 	name := b.start(sh("sleep 100"))
-	b.until("it runs", func() bool { return b.pod(name).Status.Phase == corev1.PodRunning })
+	b.Until("it runs", func() bool { return b.pod(name).Status.Phase == corev1.PodRunning })
 	b.annotate(name, "kubebox.test/evict", "The node was low on resource: memory.")
 	if p := b.over(name); p.Status.Reason != "Evicted" || !strings.Contains(p.Status.Message, "low on resource") {
 		t.Errorf("%+v", p.Status)
@@ -118,7 +118,7 @@ func TestNodeWaitsForImages(t *testing.T) {
 	b := open(t)
 	name := b.start(sh("", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "does-not-exist:1" }))
 	seen := map[string]bool{}
-	b.until("both reasons were told", func() bool {
+	b.Until("both reasons were told", func() bool {
 		p := b.pod(name)
 		if len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Waiting != nil {
 			w := p.Status.ContainerStatuses[0].State.Waiting
@@ -126,13 +126,13 @@ func TestNodeWaitsForImages(t *testing.T) {
 		}
 		return seen["ErrImagePull"] && seen["ImagePullBackOff"]
 	})
-	b.remove(b.core("pods/" + name))
+	b.remove(b.Core("pods/" + name))
 	b.empty()
 }
 
 func TestNodeGivesEnvironmentAndVolumes(t *testing.T) {
 	b := open(t)
-	b.create(b.core("secrets"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}, StringData: map[string]string{"token": "s3"}}, nil)
+	b.create(b.Core("secrets"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}, StringData: map[string]string{"token": "s3"}}, nil)
 	yes := true
 	name := b.start(sh(`echo $BOTH; cat /in/token; echo; cat /var/run/info/who; echo; ls /in | wc -l; touch /in/x 2>&1 | grep -c Read-only; id -u; hostname; cat /proc/1/comm; cat /etc/hosts | grep gateway`, func(p *corev1.Pod) {
 		uid := int64(1234)

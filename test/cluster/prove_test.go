@@ -10,8 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	networkingv1 "k8s.io/api/networking/v1"
+
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
+	"github.com/fulgur-rl/fulgur/test/kubeapi"
 )
 
 // program builds fulgur where pods see it: they have a /tmp of their own, and the
@@ -43,11 +47,7 @@ func program(t *testing.T) string {
 func TestProve(t *testing.T) {
 	h := build(t)
 	bin := program(t)
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/healthz" {
-			http.NotFound(w, r)
-		}
-	}))
+	up := httptest.NewServer(http.HandlerFunc(kubeapi.Health))
 	t.Cleanup(up.Close)
 	for name, test := range map[string]struct {
 		isolated bool
@@ -85,4 +85,56 @@ func TestProve(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The cluster removes the policy of a run whose lease another run's controller took
+// away, and no other; a run that comes back before has it.
+func TestAPolicyGoesWithItsLease(t *testing.T) {
+	h := build(t)
+	isolated := func(scope string) *kube.Runner {
+		o := h.options(shell)
+		o.Scope, o.Isolated, o.Lease = scope, true, 6*time.Second
+		r, err := kube.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Close() })
+		// Without an image nothing is tried; the policy is there.
+		if err := r.Prove(t.Context(), h.model.url); err == nil || !strings.Contains(err.Error(), "no image for the probe") {
+			t.Fatal(err)
+		}
+		return r
+	}
+	policies := func() (uids map[string]bool) {
+		var l networkingv1.NetworkPolicyList
+		h.get("/apis/networking.k8s.io/v1/namespaces/"+h.ns+"/networkpolicies", &l)
+		uids = map[string]bool{}
+		for _, p := range l.Items {
+			uids[string(p.UID)] = true
+		}
+		return uids
+	}
+	dead := isolated("dead")
+	first := policies()
+	if len(first) != 1 {
+		t.Fatalf("%d policies", len(first))
+	}
+	dead.Leave()
+	if err := dead.Close(); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(3 * time.Second) // within the lease
+	back := isolated("dead")
+	if d := cmp.Diff(first, policies()); d != "" {
+		t.Errorf("it comes back to another policy: %s", d)
+	}
+	back.Leave()
+	if err := back.Close(); err != nil {
+		t.Error(err)
+	}
+	isolated("other")
+	h.Until("one policy is left, and it is the other run's", func() bool {
+		left := policies()
+		return len(left) == 1 && cmp.Diff(first, left) != ""
+	})
 }

@@ -143,7 +143,7 @@ func TestEndsAreToldApart_CK09(t *testing.T) {
 	h.annotate(pod, "kubebox.test/evict", "The node was low on resource: memory.")
 	h.wrote("drain")
 	pod, _ = h.podOf("drain")
-	h.create(h.core("pods/"+pod+"/eviction"), map[string]any{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]string{"name": pod, "namespace": h.ns}}, nil)
+	h.create(h.Core("pods/"+pod+"/eviction"), map[string]any{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]string{"name": pod, "namespace": h.ns}}, nil)
 
 	if r := h.ended("exits"); r.Outcome.Class != fulgur.OutcomeAgent || r.Outcome.Reason != plan.ReasonExit || !strings.Contains(r.Outcome.Message, "the last words") {
 		t.Errorf("exit 1: %+v", *r.Outcome)
@@ -189,7 +189,7 @@ func TestNameIsTaken_CK12(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.until("the other run's Job is there", func() bool { return len(h.jobs()) == 1 })
+	h.Until("the other run's Job is there", func() bool { return len(h.jobs()) == 1 })
 	h.control(h.options(shell), plan.Limits{})
 	h.rollouts(map[fulgur.RolloutID]map[string]string{"a": in("exit 0")})
 	if r := h.ended("a"); r.State != fulgur.Succeeded {
@@ -198,7 +198,7 @@ func TestNameIsTaken_CK12(t *testing.T) {
 	if a := h.attempts("a"); len(a) != 1 || !strings.Contains(a[0].Handle, "/agl-attempt-a-") {
 		t.Errorf("attempts %+v", a)
 	}
-	h.until("only the other run's Job is left", func() bool { return len(h.jobs()) == 1 })
+	h.Until("only the other run's Job is left", func() bool { return len(h.jobs()) == 1 })
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
@@ -216,7 +216,7 @@ func TestSlowImages_CK13(t *testing.T) {
 	}
 	h.rollouts(inputs)
 	most := 0
-	h.until("all have ended", func() bool {
+	h.Until("all have ended", func() bool {
 		starting := 0
 		for _, p := range h.pods() {
 			if p.Status.Phase == corev1.PodPending {
@@ -240,10 +240,10 @@ func TestSlowImages_CK13(t *testing.T) {
 // More than the quota holds is queued, and all of it runs in the end.
 func TestQuota_CK03(t *testing.T) {
 	h := build(t)
-	h.create(h.core("resourcequotas"), map[string]any{"metadata": map[string]string{"name": "few"}, "spec": map[string]any{"hard": map[string]string{"count/jobs.batch": "5"}}}, nil)
-	h.until("the quota is counted", func() bool {
+	h.create(h.Core("resourcequotas"), map[string]any{"metadata": map[string]string{"name": "few"}, "spec": map[string]any{"hard": map[string]string{"count/jobs.batch": "5"}}}, nil)
+	h.Until("the quota is counted", func() bool {
 		var q corev1.ResourceQuota
-		h.get(h.core("resourcequotas/few"), &q)
+		h.get(h.Core("resourcequotas/few"), &q)
 		return len(q.Status.Used) > 0
 	})
 	h.control(h.options(shell), plan.Limits{Slots: 30, Table: plan.Table{Retries: 0}})
@@ -252,7 +252,7 @@ func TestQuota_CK03(t *testing.T) {
 		inputs[fulgur.RolloutID(fmt.Sprint("r-", i))] = in("exit 0")
 	}
 	h.rollouts(inputs)
-	h.until("all have ended", func() bool { return h.unfinished() == 0 })
+	h.Until("all have ended", func() bool { return h.unfinished() == 0 })
 	for id := range inputs {
 		if r := h.rollout(id); r.State != fulgur.Succeeded || len(h.attempts(id)) != 1 {
 			t.Errorf("%s: %+v, %d attempts", id, *r.Outcome, len(h.attempts(id)))
@@ -281,13 +281,13 @@ func TestSuspendedJobWaits(t *testing.T) {
 	h := build(t)
 	h.control(h.options(strings.Replace(shell, "spec:\n  template", "spec:\n  suspend: true\n  template", 1)), plan.Limits{Start: 15 * time.Second}) // of which its start, later on, may need most on a busy machine
 	h.rollouts(map[fulgur.RolloutID]map[string]string{"a": in("exit 0")})
-	h.until("its Job is there", func() bool { return len(h.jobs()) == 1 })
+	h.Until("its Job is there", func() bool { return len(h.jobs()) == 1 })
 	time.Sleep(17 * time.Second) // longer than its start may take
 	if r := h.rollout("a"); r.State.Terminal() {
 		t.Fatalf("a suspended one ended: %+v", *r.Outcome)
 	}
 	job := h.jobs()[0]
-	if err := h.api.call(t.Context(), http.MethodPatch, h.batch("jobs/"+job.Name), json.RawMessage(`{"spec":{"suspend":false}}`), nil); err != nil {
+	if err := h.Call(t.Context(), http.MethodPatch, h.Batch("jobs/"+job.Name), json.RawMessage(`{"spec":{"suspend":false}}`), nil); err != nil {
 		t.Fatal(err)
 	}
 	if r := h.ended("a"); r.State != fulgur.Succeeded {
@@ -304,7 +304,7 @@ func TestPodsAreKeptShort(t *testing.T) {
 	h.rollouts(map[fulgur.RolloutID]map[string]string{"a": in("touch " + h.share + "/a; ls /var/run/secrets/kubernetes.io 2>/dev/null && exit 4; sleep 600")})
 	h.wrote("a")
 	var pods []corev1.Pod
-	h.until("its pod is there", func() bool { pods = h.pods(); return len(pods) == 1 })
+	h.Until("its pod is there", func() bool { pods = h.pods(); return len(pods) == 1 })
 	spec := pods[0].Spec
 	c := spec.Containers[0].SecurityContext
 	switch {
@@ -322,7 +322,7 @@ func TestPodsAreKeptShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	var secrets corev1.SecretList
-	h.get(h.core("secrets"), &secrets)
+	h.get(h.Core("secrets"), &secrets)
 	held := 0
 	for _, s := range secrets.Items {
 		for key, v := range s.Data {
@@ -343,9 +343,9 @@ func TestPodsAreKeptShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.empty()
-	h.until("its Secret went along", func() bool {
+	h.Until("its Secret went along", func() bool {
 		var l corev1.SecretList
-		h.get(h.core("secrets"), &l)
+		h.get(h.Core("secrets"), &l)
 		return len(l.Items) == 0
 	})
 }

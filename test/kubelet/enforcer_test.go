@@ -234,18 +234,13 @@ const (
 // it tells at first what is there.
 func (n *node) watch(ctx context.Context, path string, changed func()) {
 	for ctx.Err() == nil {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.api+path+"?watch=1", nil)
-		if err != nil {
-			n.t.Error(err)
-			return
-		}
-		if resp, err := n.http.Do(req); err == nil {
-			for r := bufio.NewReader(resp.Body); ; changed() {
+		if watch, err := n.Watch(ctx, path); err == nil {
+			for r := bufio.NewReader(watch); ; changed() {
 				if _, err := r.ReadSlice('\n'); err != nil && err != bufio.ErrBufferFull {
 					break
 				}
 			}
-			_ = resp.Body.Close()
+			_ = watch.Close()
 		}
 		select {
 		case <-ctx.Done():
@@ -259,8 +254,8 @@ func (n *node) program(ctx context.Context) error {
 	var pods corev1.PodList
 	var policies networkingv1.NetworkPolicyList
 	var namespaces corev1.NamespaceList
-	if err := cmp.Or(n.call(ctx, http.MethodGet, podsPath, nil, &pods), n.call(ctx, http.MethodGet, policiesPath, nil, &policies),
-		n.call(ctx, http.MethodGet, namespacesPath, nil, &namespaces)); err != nil {
+	if err := cmp.Or(n.Call(ctx, http.MethodGet, podsPath, nil, &pods), n.Call(ctx, http.MethodGet, policiesPath, nil, &policies),
+		n.Call(ctx, http.MethodGet, namespacesPath, nil, &namespaces)); err != nil {
 		return err
 	}
 	rules, err := ruleset(state{pods.Items, policies.Items, namespaces.Items})

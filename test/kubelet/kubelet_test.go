@@ -6,13 +6,8 @@
 package kubelet
 
 import (
-	"context"
-	"crypto/rand"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -20,21 +15,17 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/test/kubeapi"
 )
 
 const (
 	agentImage = "fulgur.test/agent:1" // this test binary
 	probeImage = "localhost/fulgur:devel"
 
-	// patience is how long anything may take on a busy machine.
-	patience = 90 * time.Second
+	patience = kubeapi.Patience
 )
 
 func TestMain(m *testing.M) {
@@ -69,11 +60,10 @@ func eat() {
 
 // node is the node, and a namespace of the test's own on it.
 type node struct {
-	t    *testing.T
-	dir  string
-	ns   string
-	api  string // the API server's address
-	http *http.Client
+	*kubeapi.Space
+	t   *testing.T
+	dir string
+	ns  string
 }
 
 // open waits for the node and makes a namespace.
@@ -83,82 +73,10 @@ func open(t *testing.T) *node {
 	if dir == "" {
 		t.Skip("make test-kubelet starts a node and runs this")
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kube/kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cl, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{t: t, dir: dir, ns: "t-" + strings.ToLower(rand.Text()[:10]), api: cfg.Host, http: cl}
-	n.until("the node is ready", func() bool {
-		var o corev1.Node
-		if n.call(t.Context(), http.MethodGet, "/api/v1/nodes/node-1", nil, &o) != nil || len(o.Spec.Taints) > 0 {
-			return false
-		}
-		for _, c := range o.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-				return true
-			}
-		}
-		return false
-	})
-	if err := n.call(t.Context(), http.MethodPost, "/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": n.ns}}, nil); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // without waiting: what is in it goes in the background
-		_ = n.call(context.Background(), http.MethodDelete, "/api/v1/namespaces/"+n.ns, nil, nil)
-	})
-	n.until("the namespace has its service account", func() bool {
-		return n.call(t.Context(), http.MethodGet, n.core("serviceaccounts/default"), nil, nil) == nil
-	})
+	space := kubeapi.Open(t, filepath.Join(dir, "kube/kubeconfig"))
+	n := &node{Space: space, t: t, dir: dir, ns: space.Name}
+	n.Ready("node-1")
 	return n
-}
-
-func (n *node) core(what string) string { return "/api/v1/namespaces/" + n.ns + "/" + what }
-
-// call makes one request to the API server, with the administrator's rights.
-func (n *node) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		raw, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = strings.NewReader(string(raw))
-	}
-	req, err := http.NewRequestWithContext(ctx, method, n.api+path, body)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := n.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, raw)
-	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(raw, out)
-}
-
-// until waits for a condition that others bring about.
-func (n *node) until(what string, ok func() bool) {
-	n.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.t.Fatalf("not true after %s: %s", patience, what)
-		}
-	}
 }
 
 // options are a runner's whose agent is this test binary.

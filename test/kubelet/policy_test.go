@@ -74,7 +74,7 @@ func TestAgentsReachTheGatewayAlone(t *testing.T) {
 			}
 			runnertest.Start(t, r, runnertest.Execution("neighbour", "world 0.0.0.0:8080"))
 			neighbour := n.addressOf("neighbour") + ":8080"
-			n.until("the neighbour listens", func() bool { return open4(neighbour) })
+			n.Until("the neighbour listens", func() bool { return open4(neighbour) })
 			all := []string{gatewayHost, clusterDNS, internet, resolver, metadata, kubeletPort, neighbour}
 			ours, others := all, all
 			if enforced {
@@ -106,9 +106,9 @@ func (n *node) dials(r *kube.Runner, id string, addresses, want []string) {
 // addressOf waits for the address of a rollout's pod.
 func (n *node) addressOf(id string) (ip string) {
 	n.t.Helper()
-	n.until(id+" has an address", func() bool {
+	n.Until(id+" has an address", func() bool {
 		var l corev1.PodList
-		_ = n.call(n.t.Context(), http.MethodGet, n.core("pods"), nil, &l)
+		_ = n.Call(n.t.Context(), http.MethodGet, n.Core("pods"), nil, &l)
 		for _, p := range l.Items {
 			if p.Annotations["fulgur/rollout-id"] == id {
 				ip = p.Status.PodIP

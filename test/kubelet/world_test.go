@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fulgur-rl/fulgur/test/kubeapi"
 )
 
 // What run.sh gave the other machine.
@@ -38,10 +40,10 @@ func (n *node) startWorld() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	})
-	n.until("the other machine serves", func() bool { return open4(metadata) })
+	n.Until("the other machine serves", func() bool { return open4(metadata) })
 }
 
-// world serves a gateway's health, and its stream, on the first of the addresses,
+// world serves a gateway's kubeapi.Health, and its stream, on the first of the addresses,
 // and takes connections on the others.
 func world(addresses []string) error {
 	errs := make(chan error)
@@ -52,7 +54,7 @@ func world(addresses []string) error {
 		}
 		go func() {
 			if i == 0 {
-				errs <- http.Serve(l, http.HandlerFunc(health))
+				errs <- http.Serve(l, http.HandlerFunc(kubeapi.Health))
 				return
 			}
 			for {
@@ -66,25 +68,6 @@ func world(addresses []string) error {
 		}()
 	}
 	return errors.Join(<-errs)
-}
-
-// health answers as fulgur's gateway does; under /held as behind a proxy that
-// buffers, and the model call of an agent.
-func health(w http.ResponseWriter, r *http.Request) {
-	path, held := strings.CutPrefix(r.URL.Path, "/held")
-	switch path {
-	case "/healthz", "/chat/completions":
-	case "/healthz/stream":
-		for i := range 4 {
-			time.Sleep(150 * time.Millisecond)
-			_, _ = fmt.Fprintf(w, "data: %d\n\n", i)
-			if !held {
-				_ = http.NewResponseController(w).Flush()
-			}
-		}
-	default:
-		http.NotFound(w, r)
-	}
 }
 
 // open4 says whether a connection is taken.
