@@ -56,6 +56,7 @@ validation: {every: 1, problems: 2}
 out: $dir/runs
 RUN
   "$dir/fulgur" train "$dir/run.yaml" --check >/dev/null 2>&1
+  if ! "$dir/fulgur" doctor "$dir/run.yaml" >"$dir/doctor" 2>&1 || ! grep '^containers.*network gateway  *ok' "$dir/doctor"; then cat "$dir/doctor"; exit 1; fi
   "$dir/fulgur" train "$dir/run.yaml" >"$dir/train.log" 2>&1 || { cat "$dir/train.log"; exit 1; }
   "$dir/fulgur" rollouts list --run "$dir/runs/$(basename "$1")" --json >"$dir/rollouts"
   local ok; ok=$(grep -c '"succeeded"' "$dir/rollouts" || true)
