@@ -71,7 +71,7 @@ func sandboxOptions(j controllerJob) (sandbox.Options, error) {
 	for _, p := range r.Write {
 		o.View.Write = append(o.View.Write, f.atHome(home, p))
 	}
-	hide, err := sandbox.Match(f.Dir, append(secretFiles(), r.Hide...))
+	hide, err := sandbox.Match(f.Dir, append(secretFiles(), r.Hide...), o.View.Write...)
 	if err != nil {
 		return o, fulgur.E(fulgur.KindInvalid, "set up the sandbox", "looking for what runner.hide names in "+f.Dir, err)
 	}

@@ -132,7 +132,9 @@ func (r *Processes) launch(x *process) (err error) {
 	go drainInto(x.log, out, x.read)
 	if feed != nil {
 		go func() { // ends at the latest when the process does: then nobody reads
-			_, _ = feed.Write(x.e.Input)
+			if r.Input == controller.ByStdin {
+				_, _ = feed.Write(x.e.Input)
+			}
 			_ = feed.Close()
 		}()
 	}
@@ -140,9 +142,10 @@ func (r *Processes) launch(x *process) (err error) {
 }
 
 // stdin is what the agent reads: nothing, or its input, which feed gets. Without a
-// feed it is everybody's, and not to be closed.
+// feed it is everybody's, and not to be closed. What is in a sandbox gets no file of the machine's,
+// whose permissions it could change where it is root's.
 func (r *Processes) stdin(input []byte) (stdin, feed *os.File, err error) {
-	if r.Input != controller.ByStdin {
+	if r.Input != controller.ByStdin && r.Sandbox == nil {
 		if stdin, err = r.null(); err != nil {
 			err = spawnError(os.DevNull, "", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,7 +23,8 @@ type Box struct {
 	self  *os.File
 	relay *Relay   // nil: cells reach nothing
 	cg    *cgroups // nil: limits are each process's
-	note  string   // why cg is nil
+	forks *thread  // what cells are started on; nil: any
+	note  string   // what is missing
 	host  machine
 	rules []byte // the system call filter; nil: none
 }
@@ -50,7 +52,10 @@ func New(o Options) (*Box, error) {
 	}
 	b.host = machine{home: b.o.Home, size: o.Limits.File, root: os.Geteuid() == 0}
 	if b.host.root {
-		b.host.only = rootOnly("/etc", "/opt")
+		var ok bool
+		if b.host.only, ok = rootOnly("/etc", "/opt", "/usr/local"); !ok {
+			return nil, fulgur.E(fulgur.KindUnsupported, op, "there is more in /etc, /opt and /usr/local that only root may read than can be hidden from agents that are root's: run this as an ordinary user", nil)
+		}
 	}
 	if !o.without[GuardSeccomp] {
 		b.rules = rules()
@@ -71,6 +76,11 @@ func New(o Options) (*Box, error) {
 			if b.host.root && o.Limits.Processes > 0 {
 				b.note += ", and how many processes an agent has is not bounded at all, for no limit of that kind holds for root"
 			}
+		}
+	}
+	if b.host.root && !o.without[GuardKernel] {
+		if b.forks, err = newThread(); err != nil {
+			b.note = strings.TrimPrefix(b.note+"; agents, which are root's, can change who may use /dev/null and its like on this machine ("+err.Error()+"): run this as an ordinary user", "; ")
 		}
 	}
 	if err := b.try(); err != nil {
@@ -94,6 +104,7 @@ func (b *Box) Close() {
 	if b.cg != nil {
 		b.cg.close()
 	}
+	b.forks.close()
 	_ = b.self.Close()
 }
 

@@ -117,23 +117,26 @@ func TestSandboxedShellSeesItsView(t *testing.T) {
 	b := newBox(t, Options{Home: "/home/agent", Limits: Limits{File: 1 << 20}, View: View{
 		Read: []string{dir + "/proj"}, Hide: []string{dir + "/proj/.git", dir + "/proj/answers.jsonl", dir + "/runs"}, Show: []string{dir + "/runs/run/agent"}}})
 	for name, test := range map[string]struct{ script, want string }{
-		"what is to be read":            {"cat proj/agent.py", "agent.py"},
-		"a hidden folder is empty":      {"ls -A proj/.git | wc -l", "0\n"},
-		"a hidden file cannot be read":  {"cat proj/answers.jsonl 2>/dev/null || echo no", "no\n"},
-		"what is around is not there":   {"ls", "proj\nruns\nwork\n"},
-		"what is shown all the same":    {"ls runs/run; cat runs/run/agent", "agent\nagent"},
-		"hidden folders are read-only":  {"touch runs/x runs/run/x proj/.git/x 2>/dev/null || echo no", "no\n"},
-		"what is to be written":         {"echo hi > work/y; cat work/y", "hi\n"},
-		"what is read is not written":   {"(echo no > proj/agent.py) 2>/dev/null || echo read-only", "read-only\n"},
-		"the home is empty":             {"ls -A /home/agent | wc -l; touch /home/agent/x", "0\n"},
-		"three files are open":          {"readlink /proc/$$/fd/* | grep -v /dev/null | grep -c secret", "0\n"},
-		"processes: the sandbox's":      {"[ $(ls -d /proc/[0-9]* | wc -l) -lt 8 ] && echo few", "few\n"},
-		"its first process is filtered": {"grep ^Seccomp: /proc/1/status", "Seccomp:\t2\n"},
-		"no capability":                 {"grep CapEff /proc/self/status", "CapEff:\t0000000000000000\n"},
-		"a filter, and nothing to gain": {"grep -e '^Seccomp:' -e NoNewPrivs /proc/self/status", "NoNewPrivs:\t1\nSeccomp:\t2\n"},
-		"a session of its own":          {"cut -d' ' -f6 /proc/self/stat", "1\n"},
-		"a name of its own":             {"uname -n", "sandbox\n"},
-		"neither sockets nor devices":   {"ls -d /run/* /var/run/* /dev/sd* /dev/vd* /sys/* 2>/dev/null | wc -l", "0\n"},
+		"what is to be read":                       {"cat proj/agent.py", "agent.py"},
+		"a hidden folder is empty":                 {"ls -A proj/.git | wc -l", "0\n"},
+		"a hidden file cannot be read":             {"cat proj/answers.jsonl 2>/dev/null || echo no", "no\n"},
+		"what is around is not there":              {"ls", "proj\nruns\nwork\n"},
+		"what is shown all the same":               {"ls runs/run; cat runs/run/agent", "agent\nagent"},
+		"hidden folders are read-only":             {"touch runs/x runs/run/x proj/.git/x 2>/dev/null || echo no", "no\n"},
+		"what is to be written":                    {"echo hi > work/y; cat work/y", "hi\n"},
+		"what is read is not written":              {"(echo no > proj/agent.py) 2>/dev/null || echo read-only", "read-only\n"},
+		"the home is empty":                        {"ls -A /home/agent | wc -l; touch /home/agent/x", "0\n"},
+		"three files are open":                     {"readlink /proc/$$/fd/* | grep -v /dev/null | grep -c secret", "0\n"},
+		"processes: the sandbox's":                 {"[ $(ls -d /proc/[0-9]* | wc -l) -lt 8 ] && echo few", "few\n"},
+		"its first process is filtered":            {"grep ^Seccomp: /proc/1/status", "Seccomp:\t2\n"},
+		"no capability":                            {"grep CapEff /proc/self/status", "CapEff:\t0000000000000000\n"},
+		"a filter, and nothing to gain":            {"grep -e '^Seccomp:' -e NoNewPrivs /proc/self/status", "NoNewPrivs:\t1\nSeccomp:\t2\n"},
+		"a session of its own":                     {"cut -d' ' -f6 /proc/self/stat", "1\n"},
+		"a name of its own":                        {"uname -n", "sandbox\n"},
+		"nothing in memory but what is bounded":    {"for d in / /dev /var /etc /proc /run; do touch $d/x 2>/dev/null && echo $d; done; echo none", "none\n"},
+		"devices work, and are nobody's to change": {"head -c 2 /dev/zero > /dev/null && chmod 600 /dev/full 2>/dev/null; stat -c %a /dev/full", "666\n"},
+		"no core for the machine's own handler":    {"[ $(awk '/^Max core/ {print $5}' /proc/self/limits) -le 1 ] && echo none", "none\n"},
+		"neither sockets nor devices":              {"ls -d /run/* /var/run/* /dev/sd* /dev/vd* /sys/* 2>/dev/null | wc -l", "0\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := sh("cd " + dir + "; " + test.script)
@@ -259,6 +262,43 @@ func TestEnvironKeepsKeysOut(t *testing.T) {
 	}
 }
 
+// What hides a file is gone when somebody outside puts another in its place; new
+// files beside it may have to be hidden as well.
+func TestHiddenFileStaysHiddenWhenItIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(dir+name), 0o755), os.WriteFile(dir+name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("/proj/server.json", "secret\n")
+	write("/proj/agent.py", "agent\n")
+	write("/proj/lib/x.py", "x\n")
+	write("/proj/lib/deep/.env", "secret\n")
+	if err := os.Symlink("lib", dir+"/proj/link"); err != nil {
+		t.Fatal(err)
+	}
+	b := newBox(t, Options{View: View{Read: []string{dir + "/proj"}, Hide: []string{dir + "/proj/server.json", dir + "/proj/lib/deep/.env"}}})
+	write("/proj/started", "")
+	c := sh("cd " + dir + "/proj; echo > ../work/up; while [ ! -e ../work/go ]; do sleep 0.02; done; cat agent.py link/x.py server.json lib/deep/.env new.db-wal 2>/dev/null; touch x 2>/dev/null; ls")
+	c.Write = []string{dir + "/work"}
+	write("/work/x", "")
+	go func() {
+		for !exists(dir + "/work/up") {
+			time.Sleep(5 * time.Millisecond)
+		}
+		for _, name := range []string{"/proj/server.json", "/proj/lib/deep/.env", "/proj/new.db-wal"} {
+			_ = os.WriteFile(dir+"/tmp", []byte("new secret\n"), 0o644)
+			_ = os.Rename(dir+"/tmp", dir+name)
+		}
+		_ = os.WriteFile(dir+"/work/go", nil, 0o644)
+	}()
+	if got := do(t, b, c, Pass{}); got.out != "agent\nx\nagent.py\nlib\nlink\nserver.json\nstarted\n" {
+		t.Errorf("it printed %q", got.out)
+	}
+}
+
 func TestMatchFindsPathsAndNames(t *testing.T) {
 	dir := t.TempDir()
 	for _, p := range []string{".git/config", "sub/.git/config", "tests/test_a.py", "lib/b.py", "lib/test_b.py"} {
@@ -274,6 +314,9 @@ func TestMatchFindsPathsAndNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(got)
+	if but, err := Match(dir, []string{".git"}, dir+"/sub"); err != nil || !slices.Equal(but, []string{dir + "/.git"}) {
+		t.Errorf("but for a folder: %v, %v", but, err)
+	}
 	if want := []string{"/etc/passwd", dir + "/.git", dir + "/lib/test_b.py", dir + "/sub/.git", dir + "/tests/test_a.py"}; !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}

@@ -143,27 +143,31 @@ func (b *Box) args(v View, dir string) []string {
 }
 
 // Attributes adds what the sandbox needs to the child's, and returns what has to
-// be called around the start, on the thread that forks. It forks nothing, and returns
-// why, where the child's limits cannot be set.
+// be called around the start. It forks nothing, and returns why, where the child's
+// limits cannot be set.
 func (c *Cell) Attributes(a *syscall.SysProcAttr) (around func(fork func() error) error) {
 	c.Attr.Sys = a
-	switch {
-	case c.group == nil:
-	case c.group.v2:
+	if c.group != nil && c.group.v2 {
 		a.UseCgroupFD, a.CgroupFD = true, int(c.group.fd.Fd())
-	default:
-		return func(fork func() error) error {
+	}
+	return func(fork func() error) (err error) {
+		c.box.forks.do(func() {
+			if c.group == nil || c.group.v2 {
+				err = fork()
+				return
+			}
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			leave, err := c.group.enter(c.box.cg)
-			if err != nil {
-				return fulgur.E(fulgur.KindUnavailable, "", "the agent's limits cannot be set", err)
+			leave, e := c.group.enter(c.box.cg)
+			if e != nil {
+				err = fulgur.E(fulgur.KindUnavailable, "", "the agent's limits cannot be set", e)
+				return
 			}
 			defer leave()
-			return fork()
-		}
+			err = fork()
+		})
+		return err
 	}
-	return func(fork func() error) error { return fork() }
 }
 
 // Begin goes on after the start: it serves the relay until End.

@@ -94,7 +94,9 @@ func inner(args []string) error {
 			return err
 		}
 	}
-	_ = limit(unix.RLIMIT_CORE, 0, 0)
+	// One byte: no file is as small, and unlike 0 it keeps the kernel from giving a
+	// crashed agent's memory to the machine's own program for that, which is outside.
+	_ = limit(unix.RLIMIT_CORE, 1, 1)
 	path := args[5]
 	err := syscall.Exec(path, args[5:], os.Environ())
 	return fmt.Errorf("%s: %w", path, err)
@@ -119,7 +121,7 @@ func closeOnExec() {
 
 // limit sets a resource limit, as far as the one that is there allows.
 func limit(kind int, soft, hard int64) error {
-	if soft <= 0 && kind != unix.RLIMIT_CORE {
+	if soft <= 0 {
 		return nil
 	}
 	var old unix.Rlimit

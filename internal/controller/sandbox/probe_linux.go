@@ -82,6 +82,7 @@ func Probes() []Probe {
 	return append(all,
 		Probe{"files/write", GuardSystem, writes},
 		Probe{"kernel/settings", GuardKernel, settings},
+		Probe{"kernel/devices", GuardKernel, changesDevices},
 		Probe{"kernel/keyring", GuardSeccomp, keyring},
 		Probe{"kernel/namespaces", GuardUserNS, namespaces},
 		Probe{"processes/see", GuardPID, sees},
@@ -297,6 +298,19 @@ func settings(Targets) (string, error) {
 		return "", err
 	}
 	return name + " can be written: a program of the agent's would run outside, as root", f.Close()
+}
+
+// changesDevices sets the permissions of a device of the machine's to what they are.
+func changesDevices(Targets) (string, error) {
+	const name = "/dev/full"
+	st, err := os.Stat(name)
+	if err != nil {
+		return "", errNothing
+	}
+	if err := os.Chmod(name, st.Mode().Perm()); err != nil {
+		return "", err
+	}
+	return "who may use " + name + " and /dev/null on this machine can be changed", nil
 }
 
 // keyring asks for the session's keys, which no namespace holds.

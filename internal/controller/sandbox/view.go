@@ -84,9 +84,9 @@ var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/lib
 const maxRootOnly = 2000
 
 // rootOnly returns what of the system only root, or a group, may read: where the
-// agent is root's, nothing else keeps it from passwords, host keys and tokens there.
-func rootOnly(roots ...string) []string {
-	var out []string
+// agent is root's, nothing else keeps it from passwords, host keys and tokens there. ok is
+// false where there is more of it than can be hidden.
+func rootOnly(roots ...string) (out []string, ok bool) {
 	for _, root := range roots {
 		_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 			if err != nil {
@@ -109,7 +109,7 @@ func rootOnly(roots ...string) []string {
 			return nil
 		})
 	}
-	return out
+	return out, len(out) < maxRootOnly
 }
 
 // kernelFiles are files by which root changes the running system. Their
@@ -117,6 +117,10 @@ func rootOnly(roots ...string) []string {
 // without this, an agent that root started could set kernel.core_pattern and so
 // run a program outside. (bubblewrap 0.8.0 covers only those whose folder is writable.)
 var kernelFiles = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/mtrr", "/proc/dynamic_debug", "/proc/driver"}
+
+// kernelSecrets are files that tell root of what others do: keys' names, programs'
+// timers, memory.
+var kernelSecrets = []string{"/proc/keys", "/proc/kcore", "/proc/timer_list", "/proc/latency_stats", "/proc/sched_debug"}
 
 // machine is what there is outside.
 type machine struct {
@@ -151,6 +155,11 @@ func mounts(v View, m machine, without map[Guard]bool) []string {
 				args = append(args, "--ro-bind", p, p)
 			}
 		}
+		for _, p := range kernelSecrets {
+			if _, err := os.Lstat(p); err == nil {
+				args = append(args, "--ro-bind", "/dev/null", p)
+			}
+		}
 	}
 	if !without[GuardFiles] {
 		private := []string{"/dev/shm", "/tmp", "/var/tmp"}
@@ -169,9 +178,10 @@ func mounts(v View, m machine, without map[Guard]bool) []string {
 	}
 	var seal []string
 	if !without[GuardHide] && !without[GuardFiles] {
-		var over []string
-		over, seal = hidden(v.Hide)
-		args = append(args, over...)
+		apart, sealed := v.apart(bind)
+		over, more := hidden(v.Hide)
+		args = append(append(args, apart...), over...)
+		seal = append(sealed, more...)
 	}
 	for _, p := range outerFirst(v.Show) {
 		args = append(args, bind, p, p)
@@ -179,7 +189,50 @@ func mounts(v View, m machine, without map[Guard]bool) []string {
 	for _, p := range outerFirst(v.Write) {
 		args = append(args, "--bind", p, p)
 	}
+	if !without[GuardFiles] { // they are in memory, and not bounded
+		seal = append(seal, "--remount-ro", "/dev", "--remount-ro", "/")
+	}
 	return append(args, seal...)
+}
+
+// maxApart bounds how many names are shown one by one: each takes time at every start.
+const maxApart = 150
+
+// apart shows what lies beside a hidden file name by name, in a folder of the
+// sandbox's own: what hides a file is gone when somebody outside puts another in its place,
+// or makes one that has to be hidden too (a database's journal).
+func (v View) apart(bind string) (args, seal []string) {
+	hide := map[string]bool{}
+	var dirs []string
+	for _, p := range v.Hide {
+		p = resolved(p)
+		hide[p] = true
+		if st, err := os.Stat(p); err == nil && !st.IsDir() && slices.ContainsFunc(v.Read, func(r string) bool { return within(p, resolved(r)) }) {
+			dirs = append(dirs, filepath.Dir(p))
+		}
+	}
+	total := 0
+	for _, dir := range outerFirst(dirs) {
+		list, err := os.ReadDir(dir)
+		if total += len(list); err != nil || total > maxApart {
+			continue // as hidden does it
+		}
+		args = append(args, "--perms", "0755", "--tmpfs", dir)
+		if bind == "--ro-bind" {
+			seal = append(seal, "--remount-ro", dir)
+		}
+		for _, d := range list {
+			p := filepath.Join(dir, d.Name())
+			switch target, err := os.Readlink(p); {
+			case hide[p]:
+			case err == nil:
+				args = append(args, "--symlink", target, p)
+			default:
+				args = append(args, bind+"-try", p, p)
+			}
+		}
+	}
+	return args, seal
 }
 
 // systemDir shows a folder of the system, or makes the link that it is.
@@ -272,9 +325,10 @@ func (v View) program(path, home string) []string {
 }
 
 // Match returns what patterns name below dir: a path relative to it, with *, ?
-// and […] within one name; a pattern without a slash is looked for at any depth.
-// An absolute path stands for itself.
-func Match(dir string, patterns []string) ([]string, error) {
+// and […] within one name; a pattern without a slash is looked for at any depth, but
+// in none of the folders but: those that agents write, who could keep a run from being
+// gone on with by a name of theirs. An absolute path stands for itself.
+func Match(dir string, patterns []string, but ...string) ([]string, error) {
 	var out, names []string
 	for _, p := range patterns {
 		switch {
@@ -302,6 +356,9 @@ func Match(dir string, patterns []string) ([]string, error) {
 				return filepath.SkipDir
 			}
 			return nil
+		}
+		if d.IsDir() && slices.Contains(but, path) {
+			return filepath.SkipDir
 		}
 		for _, n := range names {
 			if ok, _ := filepath.Match(n, d.Name()); ok && path != dir {
