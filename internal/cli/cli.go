@@ -329,7 +329,7 @@ func (a *app) commands() []*cobra.Command {
 		a.demoCommand(), a.initCommand(), a.tryCommand(),
 		a.trainCommand(), a.resumeCommand(), a.reproduceCommand(), a.evalCommand(), a.exportCommand(),
 		a.rolloutsCommand(), a.auditCommand(), a.compareCommand(), a.callsCommand(), a.samplesCommand(), a.reportCommand(), a.simCommand(), a.doctorCommand(), a.versionCommand(),
-		a.serveCommand(), a.controllerCommand(), a.engineCommand(), a.relayCommand(), a.storeCommand(), a.calcAgentCommand(), a.probeNetworkCommand(),
+		a.serveCommand(), a.controllerCommand(), a.engineCommand(), a.relayCommand(), a.storeCommand(), a.calcAgentCommand(), a.probeNetworkCommand(), a.fetchCopyCommand(),
 	}
 }
 

@@ -93,7 +93,7 @@ func checkGrader(r *runFile) error {
 		}
 	}
 	for key, command := range map[string][]string{"reward.command": r.Reward.Command, "reward.tests": r.Reward.Tests} {
-		if len(command) == 0 || strings.Contains(command[0], "{run}") || key == "reward.tests" && r.Runner.Kind == "container" { // looked for in the image
+		if len(command) == 0 || strings.Contains(command[0], "{run}") || key == "reward.tests" && r.Runner.Kind != "local" { // looked for in the image
 			continue
 		}
 		program := inDir(slices.Clone(command), r.Dir)[0]

@@ -11,6 +11,7 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
 	"github.com/fulgur-rl/fulgur/internal/trainer/data"
 )
@@ -24,7 +25,26 @@ func newKubernetes(_ context.Context, j controllerJob) (controller.Runner, error
 	o.Run, o.Scope, o.Log = string(j.run), kubeScope(j), j.log
 	o.Gateway, o.Inputs = cmp.Or(j.file.Runner.AgentURL, j.url), sampleInputs(j.file)
 	o.Tell = j.say
-	return kube.New(o)
+	if len(j.file.Reward.Command) == 0 {
+		return kube.New(o)
+	}
+	var ok bool
+	o.State = j.dir.attempts()
+	if o.Artifacts, ok = j.store.(kube.Artifacts); !ok {
+		return nil, fulgur.E(fulgur.KindUnsupported, "set up the grader", "this store keeps no artifacts", nil)
+	}
+	if j.secret == "" {
+		return nil, usageErr(fulgur.E(fulgur.KindInvalid, "set up the grader", "tests of what agents leave reach the server, which takes everybody for a trainer: give it a key (fulgur serve --key)", nil))
+	}
+	if o.Grading, err = containerGrading(j); err != nil {
+		return nil, err
+	}
+	r, err := kube.New(o)
+	if err != nil {
+		closeBoxes(gradingBoxes(o.Grading)...)
+		return nil, err // no nil *Runner in the interface
+	}
+	return r, nil
 }
 
 // kubeScope names what a run's Jobs belong to. Controllers of one run may be on
@@ -51,11 +71,15 @@ func kubeOptions(f *runFile) (kube.Options, error) {
 		Image: f.Runner.Image, Command: config.Expand(f.Agent.Command, ""), Memory: int64(f.Runner.Limits.Memory),
 		Prepull: k.Prepull, Env: f.Agent.Input.Env, InputFile: f.Agent.Input.File,
 	}
-	if k.Relay {
+	graded := len(f.Reward.Command) > 0
+	if k.Relay || graded { // it takes the workspace
 		o.RelayImage = cmp.Or(k.RelayImage, k.ProbeImage)
 	}
 	if k.Pull != "auto" {
 		o.PullPolicy = kube.PullPolicy(k.Pull)
+	}
+	if o.Workspace = f.Agent.Workspace; graded {
+		o.Grading = &grade.Options{Command: f.Reward.Command, Tests: f.Reward.Tests, Size: int64(f.Reward.Size)}
 	}
 	if f.Runner.JobTemplate == "" {
 		return o, nil

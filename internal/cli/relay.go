@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ import (
 func (a *app) relayCommand() *cobra.Command {
 	var addr, upstream, keyFile string
 	var allow []string
+	var work handover
 	c := &cobra.Command{
 		Use:     "relay --listen ADDRESS --upstream URL --key-file FILE",
 		Short:   "forward an agent's calls to the gateway and add its credential",
@@ -27,7 +29,8 @@ func (a *app) relayCommand() *cobra.Command {
 		Long: `Forward HTTP requests to a gateway and add a credential to each: what stands
 beside an agent that is not to hold its own key (a sidecar of a pod or a
 container). Bodies pass as they come, in both directions. A gateway that is not
-there is waited for, up to 30 s a request.`,
+there is waited for, up to 30 s a request. With --take it also hands over what
+the agent has left in its workspace, when it is told to end (SIGTERM).`,
 		Example: `  fulgur relay --listen 127.0.0.1:41457 --upstream http://gateway:8080 --key-file /run/secrets/key
   fulgur relay --listen unix:/run/relay.sock --upstream http://gateway:8080 --key-file key --allow /proxy/rollout/r1/attempt/0/`,
 		Args: cobra.NoArgs,
@@ -64,6 +67,9 @@ there is waited for, up to 30 s a request.`,
 			if e := <-done; !errors.Is(e, http.ErrServerClosed) {
 				err = errors.Join(err, e)
 			}
+			if work.dir != "" {
+				err = errors.Join(err, work.leave(context.WithoutCancel(c.Context()), upstream, string(bytes.TrimSpace(key))))
+			}
 			return err
 		},
 	}
@@ -71,6 +77,7 @@ there is waited for, up to 30 s a request.`,
 	f.StringVar(&addr, "listen", fmt.Sprintf("127.0.0.1:%d", sandbox.Port), "address to listen on, or unix:PATH")
 	f.StringVar(&upstream, "upstream", "", "the gateway: URL, or unix:PATH")
 	f.StringVar(&keyFile, "key-file", "", "file with the attempt's credential")
+	work.flags(c)
 	f.StringArrayVar(&allow, "allow", []string{"/"}, "paths that may be asked for, and what is below those that end in a slash (repeatable)")
 	return c
 }

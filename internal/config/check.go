@@ -187,15 +187,13 @@ func (c *checker) reward() {
 func (c *checker) grader() {
 	r := c.f.Reward
 	k := c.f.Runner.Kind
-	if k != "local" && k != "container" {
-		c.fail("reward.command", "not in this version with runner.kind: %s: use reward.builtin, or reward.from: agent", k)
-	} else if !c.f.Agent.Workspace {
+	if !c.f.Agent.Workspace {
 		c.fail("reward.command", "it grades what an agent leaves in its workspace, and there is none: set agent.workspace: true")
 	}
 	if r.Command[0] == "" || len(r.Tests) > 0 && r.Tests[0] == "" {
 		c.fail("reward.command", "the program's name is empty")
 	}
-	if k == "container" && slices.ContainsFunc(r.Tests, func(a string) bool { return strings.Contains(a, "{dir}") || strings.Contains(a, "{run}") }) {
+	if k != "local" && slices.ContainsFunc(r.Tests, func(a string) bool { return strings.Contains(a, "{dir}") || strings.Contains(a, "{run}") }) {
 		c.fail("reward.tests", "it runs in a container, where neither {dir} nor {run} is: name what is in the image, or in reward.pristine")
 	}
 	for _, p := range r.Paths {

@@ -304,9 +304,11 @@ func TestGradersOfOtherRunners(t *testing.T) {
 	all["runner.kind"] = []string{"local", "container", "kubernetes"}
 	const head = "data: {train: t}\nagent: {command: [a], workspace: true}\n"
 	for src, want := range map[string]string{
-		"runner: {kind: kubernetes, image: i}\nreward: {command: [./grade]}":                      "reward.command: not in this version with runner.kind: kubernetes",
-		"runner: {kind: container, image: i}\nreward: {command: [./grade], tests: [\"{dir}/t\"]}": "reward.tests: it runs in a container",
-		"runner: {kind: container, image: i}\nreward: {command: [./grade], tests: [pytest]}":      "",
+		"runner: {kind: kubernetes, image: i, kubernetes: {isolation: none}}\nreward: {command: [./grade]}":                                 "runner.kubernetes.relay_image: missing: with reward.command",
+		"runner: {kind: kubernetes, image: i, kubernetes: {probe_image: p}}\nreward: {command: [./grade], tests: [\"{run}/t\"]}":            "reward.tests: it runs in a container",
+		"runner: {kind: kubernetes, image: i, kubernetes: {probe_image: p, relay_image: r}}\nreward: {command: [./grade], tests: [pytest]}": "",
+		"runner: {kind: container, image: i}\nreward: {command: [./grade], tests: [\"{dir}/t\"]}":                                           "reward.tests: it runs in a container",
+		"runner: {kind: container, image: i}\nreward: {command: [./grade], tests: [pytest]}":                                                "",
 	} {
 		_, warnings, err := Parse([]byte(head+src), "run.yaml", all)
 		if want == "" && (err != nil || len(warnings) > 0) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -154,7 +154,7 @@ type Agent struct {
 	Worker bool `json:"worker"`
 	// How the agent gets its task.
 	Input Input `json:"input"`
-	// Each attempt starts in a new empty folder, which stays as `retention.attempts` says; false: in the run file's folder. A relative program is in the run file's folder either way; for other paths of `command`, `{dir}` stands for it.
+	// Each attempt starts in a new empty folder, which stays as `retention.attempts` says (in a Job it is /workspace, and goes with it); false: in the run file's folder. A relative program is in the run file's folder either way; for other paths of `command`, `{dir}` stands for it.
 	Workspace bool `json:"workspace"`
 	// An attempt is ended after this much active time; time in which its calls are held does not count.
 	Timeout Duration `json:"timeout"`

@@ -58,7 +58,7 @@ func (c *checker) runner() {
 		"runner.read":         {"local"},
 		"runner.write":        {"local"},
 		"runner.hide":         {"local"},
-		"agent.workspace":     {"local", "container"},
+		"agent.workspace":     {"local", "container", "kubernetes"},
 	}
 	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox", "runner.read", "runner.write", "runner.hide", "agent.workspace"} {
 		if !slices.Contains(only[key], r.Kind) {

@@ -22,7 +22,7 @@ type Kubernetes struct {
 	ProbeImage string `json:"probe_image"`
 	// Images that each node fetches before the first rollout, at most: those of the pods of the data's rows (of each file the first 2,000), so that none is found missing in the middle of a run. If they are more, those that all rows need; 0: none. It needs probe_image.
 	Prepull int `json:"prepull" jsonschema:"minimum=0"`
-	// A relay beside each agent adds its key: the agent never holds it. It is a sidecar (Kubernetes 1.29 or later).
+	// A relay beside each agent adds its key: the agent never holds it. It is a sidecar (Kubernetes 1.29 or later). With reward.command there always is one: it takes what the agent has left.
 	Relay bool `json:"relay"`
 	// The relay's image: one with the program fulgur; empty: that of the probe.
 	RelayImage string `json:"relay_image"`
@@ -58,13 +58,16 @@ func (c *checker) kubernetes() {
 	if k.Isolation == "policy" && k.ProbeImage == "" {
 		c.fail("runner.kubernetes.probe_image", "missing: name an image with the program fulgur, which shows on each node that agents reach the gateway and nothing else; or write isolation: none")
 	}
-	if k.Relay && k.RelayImage == "" && k.ProbeImage == "" {
+	graded := len(c.f.Reward.Command) > 0
+	if graded && k.RelayImage == "" && k.ProbeImage == "" {
+		c.fail("runner.kubernetes.relay_image", "missing: with reward.command, name an image with the program fulgur, which takes what the agent has left out of its pod")
+	} else if k.Relay && k.RelayImage == "" && k.ProbeImage == "" {
 		c.fail("runner.kubernetes.relay_image", "missing: name an image with the program fulgur, which stands beside each agent and adds its key; or leave out runner.kubernetes.relay")
 	}
 	if k.ProbeImage == "" {
 		c.noEffect("runner.kubernetes.prepull", "without runner.kubernetes.probe_image: its program stands in for theirs")
 	}
-	if !k.Relay {
+	if !k.Relay && !graded {
 		c.noEffect("runner.kubernetes.relay_image", "without runner.kubernetes.relay: true")
 	}
 	if c.f.Agent.Worker {
