@@ -284,8 +284,9 @@ func TestEndsWithoutAController_CK04(t *testing.T) {
 	if r := h.ended("bad"); r.Outcome.Reason != plan.ReasonExit || len(h.attempts("bad")) != 1 {
 		t.Errorf("bad: %+v", *r.Outcome)
 	}
-	r := h.ended("gone")
-	t.Logf("one whose Job was gone: %+v", *r.Outcome)
+	if r := h.ended("gone"); r.Outcome.Class != fulgur.OutcomeInfrastructure || r.Outcome.Reason != plan.ReasonUnknown || r.Outcome.Calls != 1 || len(h.attempts("gone")) != 1 {
+		t.Errorf("gone: %+v", *r.Outcome)
+	}
 	for _, id := range []string{"good", "bad", "gone"} {
 		if begun := lines(filepath.Join(h.share, id+".begun")); len(begun) != 1 {
 			t.Errorf("%s ran as %v", id, begun)
