@@ -65,7 +65,12 @@ func TestNobodySaysACredential(t *testing.T) {
 			t.Errorf("%s: exit %+v", id, x)
 		}
 	}
+	events := func(n int) {
+		t.Helper()
+		runnertest.Until(t, "their Events are there", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.events) >= n })
+	}
 	said(old, "b", "key secret-a of a", "no program [credential]")
+	events(1)
 	dies(t, old)
 	a.job(name("c"), func(j *batchv1.Job) { delete(j.Annotations, noteCredential) })
 	r := testRunner(t, a)
@@ -76,7 +81,7 @@ func TestNobodySaysACredential(t *testing.T) {
 	}
 	said(r, "a", "key [credential] of a", "no program [credential]")
 	said(r, "c", unmarked, unmarked)
-	runnertest.Until(t, "their Events are there", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.events) >= 3 })
+	events(3)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if all := strings.Join(a.events, "\n"); strings.Contains(all, "secret-") {
