@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,13 +20,14 @@ type execution struct {
 	item      plan.Item
 	stopped   string // the first reason for which it was stopped
 	why       string // it waits for room: what for
+	whyTold   time.Time
 	handle    string // if the runner has told one since its start
 	observing bool
 	exited    bool
 
-	running chan string // handle; at most one
-	placed  chan string // handle, while it starts; at most one
-	ended   chan ended  // exactly one, unless abandoned
+	running chan string               // handle; at most one
+	stood   chan fulgur.AttemptReport // where it stands before it runs; at most one, the newest
+	ended   chan ended                // exactly one, unless abandoned
 	gone    chan struct{}
 	once    sync.Once
 }
@@ -40,7 +42,7 @@ type ended struct {
 }
 
 func newExecution(it plan.Item, key plan.Key, phase fulgur.Phase) *execution {
-	e := &execution{item: it, running: make(chan string, 1), placed: make(chan string, 1), ended: make(chan ended, 1), gone: make(chan struct{})}
+	e := &execution{item: it, running: make(chan string, 1), stood: make(chan fulgur.AttemptReport, 1), ended: make(chan ended, 1), gone: make(chan struct{})}
 	e.Key, e.Phase, e.Since = key, phase, time.Now()
 	if it.Rollout != nil {
 		e.Timeout = it.Rollout.Timeout
@@ -114,20 +116,36 @@ func (c *Controller) stands(e *execution, ev Event) {
 	if e.Phase == fulgur.PhaseRunning {
 		return
 	}
-	if ev.Handle != "" {
-		select {
-		case e.placed <- ev.Handle:
-		default:
-		}
-	}
+	waited, now := e.Waits, time.Now()
+	report := fulgur.AttemptReport{Phase: ev.Phase, Handle: ev.Handle}
 	if e.Waits = ev.Phase == fulgur.PhaseWaiting; !e.Waits {
-		e.why, e.Since = "", time.Now()
+		e.why, e.Since = "", now
+		if waited || ev.Handle != "" {
+			e.stands(report)
+		}
 		return
 	}
-	if e.why != ev.Why {
-		e.why = ev.Why
+	report.Why = cmp.Or(ev.Why, "the runner does not say what for")
+	if report.Why != e.why {
 		c.log.Debug("an agent waits for room", "rollout", ev.Key.Rollout, "attempt", ev.Key.Attempt, "why", ev.Why)
 	}
+	e.why = report.Why
+	// What a quota has left changes often: that it waits is worth a write, its words are not.
+	if !waited || ev.Handle != "" || now.Sub(e.whyTold) > waitsEvery {
+		e.whyTold = now
+		e.stands(report)
+	}
+}
+
+// stands has its goroutine report where it stands. What it has not come to yet is
+// replaced: nobody asks where an attempt stood a moment ago.
+func (e *execution) stands(r fulgur.AttemptReport) {
+	select {
+	case old := <-e.stood:
+		r.Handle = cmp.Or(r.Handle, old.Handle)
+	default:
+	}
+	e.stood <- r // the loop alone sends
 }
 
 // runs notes that the agent runs now: its clocks begin.
@@ -241,8 +259,8 @@ func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secr
 		case handle := <-e.running:
 			c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseRunning, Runner: c.runner.Name(), Holder: c.o.Holder, Handle: handle})
 			late, due = nil, nil
-		case handle := <-e.placed:
-			c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseStarting, Handle: handle})
+		case r := <-e.stood:
+			c.report(ctx, key, r)
 		case <-due:
 			c.report(ctx, key, *late)
 			late, due = nil, nil

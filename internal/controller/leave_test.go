@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -165,8 +166,17 @@ func TestAgentsThatWaitForRoom(t *testing.T) {
 	if s := c.Stats(); s.Waiting != 3 || len(s.Outcomes) > 0 {
 		t.Errorf("%+v", s)
 	}
+	stands := func(id fulgur.RolloutID, phase fulgur.Phase, why string) {
+		t.Helper()
+		runnertest.Until(t, fmt.Sprintf("%s is on record as %s", id, phase), func() bool {
+			at := h.attempts(id)
+			return len(at) == 1 && at[0].Phase == phase && at[0].Why == why && at[0].Runner != ""
+		})
+	}
 	for _, id := range ids {
+		stands(id, fulgur.PhaseWaiting, "exceeded quota: jobs=0")
 		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Phase: fulgur.PhaseStarting}
+		stands(id, fulgur.PhaseStarting, "")
 		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Handle: "job"}
 		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Exit: &plan.Exit{}}
 		if got := h.ended(id); got.State != fulgur.Succeeded {

@@ -92,7 +92,7 @@ func (b *batch) open(op string, id fulgur.RolloutID, credential string) (out ful
 	if last = e.last(); last != nil && last.Phase == fulgur.PhaseWaiting {
 		b.revoked = append(b.revoked, last.cred)
 		delete(b.creds, last.cred)
-		last.cred = sum
+		last.cred, last.Why, last.Handle = sum, "", "" // what waited for room is gone
 	} else {
 		e.attempts = append(e.attempts, attempt{cred: sum, Attempt: fulgur.Attempt{
 			Rollout: id, ID: fulgur.AttemptID(strconv.Itoa(len(e.attempts))), Phase: fulgur.PhaseWaiting}})
@@ -130,7 +130,8 @@ func rank(p fulgur.Phase) int {
 
 // ReportAttempt moves an attempt forward. Phases only go forward: a report of
 // an earlier phase changes nothing, one of the same phase no more than the handle
-// (a Job that got another name), and the first outcome stays.
+// (a Job that got another name), and the first outcome stays. What has been
+// starting may wait all the same when the report says what for, and starts again.
 // PhaseEnded without Retry ends the rollout: succeeded if the class is ok, else
 // failed. KindNotFound for an unknown attempt, KindInvalid for an end without
 // outcome.
@@ -191,11 +192,13 @@ func (s *Store) report(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollou
 func (b *batch) report(e *entry, aid fulgur.AttemptID, r *fulgur.AttemptReport) fulgur.Rollout {
 	was := e.find(aid)
 	moved := r.Phase == was.Phase && r.Phase != fulgur.PhaseEnded && r.Handle != "" && r.Handle != was.Handle
-	if rank(r.Phase) <= rank(was.Phase) && !moved {
+	waits := r.Phase == fulgur.PhaseWaiting && r.Why != "" && rank(was.Phase) <= rank(fulgur.PhaseStarting) && (r.Phase != was.Phase || r.Why != was.Why)
+	if rank(r.Phase) <= rank(was.Phase) && !moved && !waits {
 		return e.Rollout
 	}
 	e = e.clone()
 	a := e.find(aid) // not ended, so it is the last one
+	a.Why = r.Why
 	if r.Handle != "" {
 		a.Handle = r.Handle
 	}

@@ -74,8 +74,8 @@ func prepare(ctx context.Context, conn *sql.Conn, d Driver) (*statements, error)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&st.insertInput, `INSERT INTO inputs (num, spec, input) VALUES (?, ?, ?)`},
 		{&st.updateRollout, `UPDATE rollouts SET state = ?, outcome = ?, reward = ?, reward_by = ?, last_attempt = ?, error = ?, job_name = ?, version = ?, seq = ?, updated = ?, hidden = ? WHERE num = ?`},
-		{&st.putAttempt, `INSERT INTO attempts (num, attempt, phase, runner, holder, handle, outcome, started, ended, cred) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (num, attempt) DO UPDATE SET phase = excluded.phase, runner = excluded.runner, holder = excluded.holder, handle = excluded.handle,
+		{&st.putAttempt, `INSERT INTO attempts (num, attempt, phase, why, runner, holder, handle, outcome, started, ended, cred) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (num, attempt) DO UPDATE SET phase = excluded.phase, why = excluded.why, runner = excluded.runner, holder = excluded.holder, handle = excluded.handle,
 			outcome = excluded.outcome, started = excluded.started, ended = excluded.ended, cred = excluded.cred`},
 		{&st.putCredential, `INSERT INTO credentials (sum, scope, num, attempt, created) VALUES (?, ?, ?, ?, ?)`},
 		{&st.deleteCredential, `DELETE FROM credentials WHERE sum = ?`},
@@ -273,7 +273,7 @@ func (st *statements) putOneAttempt(num int64, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	return st.putAttempt.exec(num, n, string(a.Phase), a.Runner, a.Holder, a.Handle, outcome, microsOrNil(a.StartedAt), microsOrNil(a.EndedAt), a.cred[:])
+	return st.putAttempt.exec(num, n, string(a.Phase), a.Why, a.Runner, a.Holder, a.Handle, outcome, microsOrNil(a.StartedAt), microsOrNil(a.EndedAt), a.cred[:])
 }
 
 func (st *statements) flushRecords(b *batch) error {
@@ -361,7 +361,7 @@ func scanRollout(row scanner) (*entry, error) {
 	return &e, nil
 }
 
-const attemptColumns = `SELECT r.rollout, a.attempt, a.phase, a.runner, a.holder, a.handle, a.outcome, a.started, a.ended, a.cred FROM attempts a JOIN rollouts r ON r.num = a.num`
+const attemptColumns = `SELECT r.rollout, a.attempt, a.phase, a.why, a.runner, a.holder, a.handle, a.outcome, a.started, a.ended, a.cred FROM attempts a JOIN rollouts r ON r.num = a.num`
 
 func scanAttempts(rows *sql.Rows) (out []attempt, err error) {
 	defer rows.Close()
@@ -373,7 +373,7 @@ func scanAttempts(rows *sql.Rows) (out []attempt, err error) {
 			outcome, cred  []byte
 			started, ended sql.NullInt64
 		)
-		if err := rows.Scan(&rollout, &n, &phase, &a.Runner, &a.Holder, &a.Handle, &outcome, &started, &ended, &cred); err != nil {
+		if err := rows.Scan(&rollout, &n, &phase, &a.Why, &a.Runner, &a.Holder, &a.Handle, &outcome, &started, &ended, &cred); err != nil {
 			return nil, err
 		}
 		if len(outcome) > 0 {

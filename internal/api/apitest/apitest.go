@@ -64,6 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		"creation is idempotent, all or nothing":                      testCreate,
 		"rollouts are listed by state, group and page (ST-10)":        testList,
 		"attempts are opened, reported, retried (ST-04)":              testAttempts,
+		"attempts wait, and say what for":                             testWaiting,
 		"a credential lives and dies with its attempt":                testCredentials,
 		"an ended rollout stays as it ended (ST-06)":                  testEnd,
 		"rewards: graded, from agents, late, repeated (ST-05)":        testRewards,

@@ -144,6 +144,37 @@ func testAttempts(t *testing.T, s Subject) {
 	wantKind(t, err, fulgur.KindNotFound)
 }
 
+// What starts may have to wait, and says what for; what runs does not.
+func testWaiting(t *testing.T, s Subject) {
+	ctx := t.Context()
+	create(t, s, "r")
+	must(s.API.OpenAttempt(ctx, "r"))(t)
+	for _, step := range []struct {
+		name   string
+		report fulgur.AttemptReport
+		phase  fulgur.Phase
+		why    string
+	}{
+		{"it starts", fulgur.AttemptReport{Phase: fulgur.PhaseStarting, Runner: "kube", Handle: "job"}, fulgur.PhaseStarting, ""},
+		{"who waits for nothing does not go back", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting}, fulgur.PhaseStarting, ""},
+		{"it waits", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "exceeded quota"}, fulgur.PhaseWaiting, "exceeded quota"},
+		{"for something else", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "suspended"}, fulgur.PhaseWaiting, "suspended"},
+		{"it starts again", fulgur.AttemptReport{Phase: fulgur.PhaseStarting}, fulgur.PhaseStarting, ""},
+		{"and waits again", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "suspended"}, fulgur.PhaseWaiting, "suspended"},
+		{"it runs", fulgur.AttemptReport{Phase: fulgur.PhaseRunning}, fulgur.PhaseRunning, ""},
+		{"a report that comes late changes nothing", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "suspended"}, fulgur.PhaseRunning, ""},
+		{"it ends", lost, fulgur.PhaseEnded, ""},
+	} {
+		must(s.API.ReportAttempt(ctx, "r", "0", step.report))(t)
+		at := must(s.API.Attempts(ctx, "r"))(t)[0]
+		equal(t, step.name, []any{at.Phase, at.Why, at.Handle, at.Runner}, []any{step.phase, step.why, "job", "kube"})
+	}
+	must(s.API.OpenAttempt(ctx, "r"))(t)
+	must(s.API.ReportAttempt(ctx, "r", "1", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "exceeded quota", Handle: "job"}))(t)
+	equal(t, "opened again", must(s.API.OpenAttempt(ctx, "r"))(t).Attempt, fulgur.Attempt{Rollout: "r", ID: "1", Phase: fulgur.PhaseWaiting})
+	must(s.API.EndRollout(ctx, "r", failed))(t)
+}
+
 func testCredentials(t *testing.T, s Subject) {
 	ctx := t.Context()
 	create(t, s, "r")

@@ -41,8 +41,11 @@ var schema1 string
 //go:embed 0002.sql
 var schema2 string
 
+//go:embed 0003.sql
+var schema3 string
+
 // Migrations returns the schema's steps.
-func (d *Driver) Migrations() []string { return []string{schema1, schema2} }
+func (d *Driver) Migrations() []string { return []string{schema1, schema2, schema3} }
 
 // Name returns "postgres".
 func (d *Driver) Name() string { return "postgres" }

@@ -53,8 +53,11 @@ var schema2 string
 //go:embed 0003.sql
 var schema3 string
 
+//go:embed 0004.sql
+var schema4 string
+
 // Migrations returns the schema's steps.
-func (d *Driver) Migrations() []string { return []string{schema1, schema2, schema3} }
+func (d *Driver) Migrations() []string { return []string{schema1, schema2, schema3, schema4} }
 
 // Name returns "sqlite".
 func (d *Driver) Name() string { return "sqlite" }

@@ -1,0 +1,2 @@
+-- What an attempt waits for, in phase waiting.
+ALTER TABLE attempts ADD COLUMN why TEXT NOT NULL DEFAULT '';
