@@ -24,7 +24,7 @@ func NewCollector(c *Controller) *Collector {
 		desc("started_total", "Agents that ran."),
 		desc("retries_total", "Attempts that another one followed, by why they ended.", "reason"),
 		desc("outcomes_total", "Attempts that ended, by class and reason.", "class", "reason"),
-		desc("start_seconds", "From a rollout's creation to its agent's first process, of the last 1024 starts.", "quantile"),
+		desc("start_seconds", "From a rollout's creation to its first agent's start, so with what it waited for a slot."),
 	}
 }
 
@@ -53,6 +53,9 @@ func (m *Collector) Collect(out chan<- prometheus.Metric) {
 		class, reason, _ := strings.Cut(way, "/")
 		send(m.outcomes, prometheus.CounterValue, float64(n), class, reason)
 	}
-	send(m.latency, prometheus.GaugeValue, s.StartP50.Seconds(), "0.5")
-	send(m.latency, prometheus.GaugeValue, s.StartP90.Seconds(), "0.9")
+	within := make(map[float64]uint64, len(startBounds))
+	for i, bound := range startBounds {
+		within[bound] = s.Starts.Within[i]
+	}
+	out <- prometheus.MustNewConstHistogram(m.latency, s.Starts.Count, s.Starts.Sum, within)
 }

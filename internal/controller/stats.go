@@ -24,6 +24,28 @@ type Stats struct {
 	Outcomes  map[string]int // ended attempts by "class/reason"
 	StartP50  time.Duration  // from the rollout's creation to its first process, of the last 1024 starts
 	StartP90  time.Duration
+	Starts    Histogram // of the same, of all
+}
+
+// Histogram counts durations.
+type Histogram struct {
+	Within [len(startBounds)]uint64 // those of at most so many seconds
+	Count  uint64
+	Sum    float64 // seconds
+}
+
+// startBounds are those of starts, in seconds: a process takes milliseconds, a pod
+// seconds, a place in a long queue hours.
+var startBounds = [...]float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
+
+func (h *Histogram) observe(d time.Duration) {
+	for i, bound := range startBounds {
+		if d.Seconds() <= bound {
+			h.Within[i]++
+		}
+	}
+	h.Count++
+	h.Sum += d.Seconds()
 }
 
 // stats gathers them.
@@ -47,14 +69,16 @@ func (s *stats) started(latency time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.Started++
-	switch {
-	case latency < 0:
-	case len(s.latency) < latencies:
-		s.latency = append(s.latency, latency)
-	default:
-		s.latency[s.next%latencies] = latency
-		s.next++
+	if latency < 0 {
+		return
 	}
+	s.now.Starts.observe(latency)
+	if len(s.latency) < latencies {
+		s.latency = append(s.latency, latency)
+		return
+	}
+	s.latency[s.next%latencies] = latency
+	s.next++
 }
 
 func (s *stats) ended(v plan.Verdict) {
