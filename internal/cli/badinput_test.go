@@ -73,6 +73,119 @@ func TestServerThatComesLater(t *testing.T) {
 	early.notes("metrics at ")
 }
 
+// jobTemplate is a Job's template; its agent is in line 9.
+const jobTemplate = `apiVersion: batch/v1
+kind: Job
+metadata: {name: "{{ job_name }}"}
+spec:
+  template:
+    spec:
+      containers:
+      - name: agent
+        image: alpine:3
+        args: [{{ input.question | yaml_escape }}]
+`
+
+// What agents of any kind cannot be started with is refused by a check, and by the
+// doctor, with its place in the run file, in the template or in the data.
+func TestBadAgentInput(t *testing.T) {
+	t.Parallel()
+	const (
+		runner  = "runner: {kind: local, slots: auto, sandbox: none}"
+		job     = "runner: {kind: kubernetes, job_template: job.yaml, kubernetes: {isolation: none}}"
+		image   = `runner: {kind: kubernetes, image: "alpine:3", kubernetes: {isolation: none}}`
+		box     = `runner: {kind: container, image: "alpine:3", container: {program: "false"}}`
+		command = "agent: {command: ["
+	)
+	template := func(text string) map[string]string { return map[string]string{"job.yaml": text} }
+	in := func(from, to string) map[string]string { return template(strings.Replace(jobTemplate, from, to, 1)) }
+	row := func(text string) map[string]string {
+		return map[string]string{"train.jsonl": `{"question":"q","answer":"1"}` + "\n" + text + "\n" + `{"question":"q","answer":"2"}` + "\n"}
+	}
+	long := `{"question":"` + strings.Repeat("x", 140_000) + `","answer":"1"}`
+	for name, c := range map[string]struct {
+		change []string // of the run file
+		files  map[string]string
+		says   []string
+	}{
+		"a template of another kind":                 {[]string{runner, job}, in("batch/v1", "v1"), []string{"job.yaml:1: it is v1 Job: the template must give a batch/v1 Job"}},
+		"a template of two documents":                {[]string{runner, job}, template(jobTemplate + "---\nkind: Pod\n"), []string{"job.yaml:12: a second document"}},
+		"a template of nothing":                      {[]string{runner, job}, template(""), []string{"job.yaml: it is empty"}},
+		"a template that is no YAML":                 {[]string{runner, job}, in("spec:", "spec: ["), []string{"job.yaml:", "no YAML"}},
+		"a template with a field that Jobs have not": {[]string{runner, job}, in("args", "arks"), []string{"job.yaml:10: a Job has no field", "arks"}},
+		"a template that is not there":               {[]string{runner, job}, nil, []string{"run.yaml:8:", "the Job template can't be read", "job.yaml"}},
+		"a template's unknown variable":              {[]string{runner, job}, in("input.question", "inputs.question"), []string{"job.yaml:10: 'inputs' is undefined"}},
+		"a template's unknown field of a row":        {[]string{runner, job}, in("input.question", "input.qestion"), []string{"job.yaml:10:", "no attribute 'qestion'"}},
+		"a template's unknown filter":                {[]string{runner, job}, in("yaml_escape", "yaml_scape"), []string{"job.yaml:10: no filter named 'yaml_scape'"}},
+		"a template's bad image":                     {[]string{runner, job}, in("alpine:3", "Not An Image"), []string{"run.yaml:8:42", "row 1 of train.jsonl", "Not An Image"}},
+		"an argument over the system's limit":        {[]string{runner, job, "QUESTION: input.question", ""}, map[string]string{"job.yaml": jobTemplate, "train.jsonl": row(long)["train.jsonl"]}, []string{"row 2 of train.jsonl", "an argument of the container agent would hold 140000 bytes"}},
+		"a Job's bad image":                          {[]string{runner, strings.Replace(image, "alpine:3", "Not An Image", 1)}, nil, []string{"run.yaml:8:35", `"Not An Image" is no image's name`}},
+		"a Job's bad namespace":                      {[]string{runner, strings.Replace(image, "image:", "namespace: My_Space, image:", 1)}, nil, []string{"run.yaml:8:39", "runner.namespace", `"My_Space"`}},
+		"a Job's value over the limit":               {[]string{runner, image}, row(long), []string{"train.jsonl: line 2", "QUESTION would hold 140000 bytes"}},
+		"a Job's row that is not JSON":               {[]string{runner, image}, row(`{"question":`), []string{"train.jsonl: line 2: bad JSON"}},
+		"a container's bad image":                    {[]string{runner, strings.Replace(box, "alpine:3", "Not An Image", 1)}, nil, []string{"run.yaml:8:34", `"Not An Image" is no name of an image`}},
+		"a container program that is none":           {[]string{runner, box}, nil, []string{"run.yaml:8:67", "docker's command line"}},
+		"a container's value over the limit":         {[]string{runner, box}, row(long), []string{"train.jsonl: line 2", "QUESTION would hold 140000 bytes"}},
+		"a container's row that is not JSON":         {[]string{runner, box}, row(`[`), []string{"train.jsonl: line 2: bad JSON"}},
+		"a process that does not exist":              {[]string{command, command + "./nothing, "}, nil, []string{"run.yaml:7:18", `"./nothing" of agent.command can't be run`}},
+		"a process without an x bit":                 {[]string{command, command + "./plain, "}, map[string]string{"plain": "x"}, []string{"run.yaml:7:18", "executable bit"}},
+		"a script that does not exist":               {[]string{command, command + "sh, nothing.sh, "}, nil, []string{"run.yaml:7:18", `"nothing.sh" of agent.command is not in`}},
+		"a process's value over the limit":           {nil, row(long), []string{"train.jsonl: line 2", "QUESTION would hold 140000 bytes"}},
+		"variables over the limit together":          {[]string{"{QUESTION: input.question}", "{" + manyVariables(25) + "}"}, row(`{"question":"` + strings.Repeat("x", 100_000) + `","answer":"1"}`), []string{"train.jsonl: line 2", "its environment variables would hold 2500"}},
+		"a process's row that is not JSON":           {nil, row(`{"question":`), []string{"train.jsonl: line 2: bad JSON"}},
+		"a variable of what no row has":              {[]string{"input.question", "input.qestion"}, nil, []string{"run.yaml:7:", "train.jsonl: lines 1, 2,", `field "qestion" is missing`}},
+		"a variable of no path":                      {[]string{"input.question", "question"}, nil, []string{"run.yaml:7:", "want a path such as input.question"}},
+		"a run whose name is none":                   {[]string{"run: tiny", "run: ../tiny"}, nil, []string{"run.yaml:2:", "want letters, digits"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := tinyDir(t, c.change...)
+			for file, text := range c.files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := "PATH=" + filepath.Dir(mustLook(t, "fulgur")) + ":/bin" // the doctor's own probes are others' tests
+			check := start(t, dir, []string{path}, "train", "--check", "run.yaml")
+			if code := check.wait(soon); code != exitUsage && code != exitFailed {
+				t.Errorf("train --check: exit code %d", code)
+			}
+			for _, text := range c.says {
+				if !strings.Contains(check.err.String(), text) {
+					t.Errorf("train --check does not say %q", text)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(dir, "runs")); err == nil {
+				t.Error("a check left a folder behind")
+			}
+			if testing.Short() {
+				return
+			}
+			doctor := start(t, dir, []string{path}, "doctor", "run.yaml")
+			if code := doctor.wait(time.Minute); code != exitUsage && code != exitFailed {
+				t.Errorf("doctor: exit code %d", code)
+			}
+			for _, text := range c.says {
+				if !strings.Contains(doctor.out.String()+doctor.err.String(), text) {
+					t.Errorf("doctor does not say %q", text)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(dir, "runs")); err == nil {
+				t.Error("the doctor left a folder behind")
+			}
+		})
+	}
+}
+
+// manyVariables maps n variables to a row's question.
+func manyVariables(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("Q%d: input.question", i))
+	}
+	return strings.Join(all, ", ")
+}
+
 // TestBrokenModel: each way in which a model's folder can be broken is named.
 func TestBrokenModel(t *testing.T) {
 	t.Parallel()

@@ -86,9 +86,9 @@ func checkModel(ctx context.Context, r *runFile) error {
 // checkCommand says whether the agent's program is there, where that can be
 // known before agent.build has run.
 func checkCommand(r *runFile) error {
-	program := inDir(slices.Clone(r.Agent.Command[:1]), r.Dir)[0]
+	key, program := "agent.command", inDir(slices.Clone(r.Agent.Command[:1]), r.Dir)[0]
 	if len(r.Agent.Build) > 0 {
-		program = r.Agent.Build[0]
+		key, program = "agent.build", r.Agent.Build[0]
 	}
 	if strings.Contains(program, "{run}") {
 		return nil
@@ -103,7 +103,7 @@ func checkCommand(r *runFile) error {
 		path = r.resolve(program)
 	}
 	if _, err := exec.LookPath(path); err != nil {
-		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("the program %q can't be run: name one that is on PATH, or a file with its executable bit set", program), err))
+		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("the program %q of %s can't be run: name one that is on PATH, or a file with its executable bit set", program, key), err))
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func checkScript(r *runFile) error {
 	}
 	c = inDir(slices.Clone(c), r.Dir)
 	if r.Agent.Workspace && !filepath.IsAbs(c[1]) {
-		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("with agent.workspace each attempt starts in an empty folder, where %q is not: write {dir}/%s, {dir} is the run file's folder", c[1], c[1]), nil))
+		return usageErr(fulgur.E(fulgur.KindInvalid, "check the agent", fmt.Sprintf("agent.command: %q is not in the empty folder that each attempt starts in with agent.workspace: write {dir}/%s, {dir} is the run file's folder", c[1], c[1]), nil))
 	}
 	if _, err := os.Stat(r.resolve(c[1])); err != nil {
 		return usageErr(fulgur.E(fulgur.KindNotFound, "check the agent", fmt.Sprintf("the program %q of agent.command is not in %s, where agents are started", c[1], r.Dir), err))

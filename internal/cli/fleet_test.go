@@ -25,7 +25,7 @@ func TestControllerTriesAgain(t *testing.T) {
 	ctl := start(t, t.TempDir(), env, "controller", "--dir", dir, "--slots", "3")
 	waitFor(t, "a build", func() bool { _, err := os.Stat(filepath.Join(dir, "building")); return err == nil })
 	late := start(t, dir, env, "train", "run.yaml", "--set", "run=late", "--set", "agent.command=[./late]")
-	ctl.notes(`the agents of run late are not run here: check the agent: the program "./late" can't be run`)
+	ctl.notes(`the agents of run late are not run here: check the agent: the program "./late" of agent.command can't be run`)
 	start(t, dir, env, "train", "run.yaml", "--set", "run=good").ends(time.Minute, exitOK)
 	if err := os.Symlink(agent, filepath.Join(dir, "late")); err != nil {
 		t.Fatal(err)

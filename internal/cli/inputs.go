@@ -74,10 +74,20 @@ func checkEnv(mapping map[string]string, input []byte) error {
 	if err != nil {
 		return err
 	}
+	sum := 0
 	for name, value := range env {
 		if err := controller.CheckVar(name, value); err != nil {
 			return err
 		}
+		sum += len(name) + len(value) + 2
+	}
+	if sum > maxEnv {
+		return fulgur.E(fulgur.KindTooLarge, "", fmt.Sprintf("its environment variables would hold %d bytes together; the system takes 2 MiB with all others: use agent.input file or stdin", sum), nil)
 	}
 	return nil
 }
+
+// maxEnv bounds what the input puts into an agent's environment, in bytes. Linux
+// takes 2 MiB of arguments and environment (a quarter of the usual stack), and some
+// are others'.
+const maxEnv = 2<<20 - 64<<10

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -36,7 +38,8 @@ func readData(r *runFile) (d dataSets, err error) {
 		if path == "" {
 			return data.Set{}, nil
 		}
-		return data.Read(r.resolve(path), data.Options{Fields: fields, Filter: filter, Limit: limit})
+		set, err := data.Read(r.resolve(path), data.Options{Fields: fields, Filter: filter, Limit: limit})
+		return set, r.missing(err)
 	}
 	filter, err := data.ParseFilter(r.Data.Filter)
 	if err != nil {
@@ -55,6 +58,25 @@ func readData(r *runFile) (d dataSets, err error) {
 		errs[2] = errors.Join(errs[2], checkRows(r, set.path, set.rows))
 	}
 	return d, errors.Join(errs[:]...)
+}
+
+// missing says before an error about a field that rows lack where the run file names
+// it: it may be that which is wrong.
+func (r *runFile) missing(err error) error {
+	if err == nil {
+		return nil
+	}
+	named := map[string]string{"reward.expected": r.Reward.Expected}
+	for name, path := range r.Agent.Input.Env {
+		named["agent.input.env."+name] = path
+	}
+	for _, key := range sortedKeys(named) {
+		says := fmt.Sprintf("field %q is missing", strings.TrimPrefix(named[key], "input."))
+		if at := r.places[key]; at != "" && strings.Contains(err.Error(), says) {
+			return &placedError{at, err}
+		}
+	}
+	return err
 }
 
 // withheld lists the paths of the input that no agent may see.

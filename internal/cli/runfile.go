@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -18,6 +20,7 @@ type runFile struct {
 	*config.File
 	Dir      string // the run file's folder: what its relative paths are relative to
 	Warnings []config.Warning
+	places   config.Places
 	buildEnv []string // further environment of agent.build
 }
 
@@ -56,7 +59,7 @@ func (a *app) parseRunFile(src []byte, path string, flags runFileFlags, c *cobra
 	if flags.out != "" {
 		over = append(over, config.Override{Path: "out", Value: flags.out, Source: "--out"})
 	}
-	f, warnings, err := config.Parse(src, path, variants(), over...)
+	f, warnings, places, err := config.ParsePlaces(src, path, variants(), over...)
 	if err != nil {
 		return nil, usageErr(err)
 	}
@@ -64,7 +67,7 @@ func (a *app) parseRunFile(src []byte, path string, flags runFileFlags, c *cobra
 	if err != nil {
 		return nil, fmt.Errorf("finding the run file's folder: %w", err)
 	}
-	return &runFile{File: f, Dir: dir, Warnings: warnings}, nil
+	return &runFile{File: f, Dir: dir, Warnings: warnings, places: places}, nil
 }
 
 // resolve makes a path of the run file absolute; "" stays.
@@ -74,6 +77,38 @@ func (r *runFile) resolve(p string) string {
 	}
 	return filepath.Join(r.Dir, p)
 }
+
+// keyName is a key of the run file that a message names.
+var keyName = regexp.MustCompile(`\b(?:agent|runner|reward)(?:\.[A-Za-z_]+)+`)
+
+// placed says before each part of err where in the run file the key stands that it
+// names first, of those that were written; else the first of otherwise.
+func (r *runFile) placed(err error, otherwise func(r *runFile, text string) []string) error {
+	if err == nil {
+		return nil
+	}
+	var out []error
+	for _, e := range separate(err) {
+		text := e.Error()
+		for _, key := range append(keyName.FindAllString(text, -1), otherwise(r, text)...) {
+			if at := r.places[key]; at != "" {
+				e = &placedError{at, e}
+				break
+			}
+		}
+		out = append(out, e)
+	}
+	return errors.Join(out...)
+}
+
+// placedError is an error with its place in the run file.
+type placedError struct {
+	at  string
+	err error
+}
+
+func (e *placedError) Error() string { return e.at + ": " + e.err.Error() }
+func (e *placedError) Unwrap() error { return e.err }
 
 // warn prints the run file's warnings.
 func (a *app) warn(r *runFile) {

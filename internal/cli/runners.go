@@ -20,6 +20,9 @@ type runnerKind struct {
 	// check says before anything starts what cannot work: `train --check`,
 	// `doctor`, and the start of a run call it.
 	check func(ctx context.Context, r *runFile) error
+	// keys are those that an error is about which names none that was written, the
+	// likeliest first.
+	keys func(r *runFile, text string) []string
 	// make makes the runner of one controller. If the runner is a controller.Prover,
 	// what its agents can reach is shown before the first rollout.
 	make func(ctx context.Context, j controllerJob) (controller.Runner, error)
@@ -29,9 +32,9 @@ type runnerKind struct {
 // are shown. A new one is a line here and a file with its two functions.
 func runnerKinds() []runnerKind {
 	return []runnerKind{
-		{"local", checkLocal, newLocal},
-		{"container", checkContainer, newContainer},
-		{"kubernetes", checkKubernetes, newKubernetes},
+		{"local", checkLocal, localKeys, newLocal},
+		{"container", checkContainer, containerKeys, newContainer},
+		{"kubernetes", checkKubernetes, kubernetesKeys, newKubernetes},
 	}
 }
 
@@ -60,7 +63,27 @@ func checkRunner(ctx context.Context, r *runFile) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(k.check(ctx, r), checkGrader(r))
+	return r.placed(errors.Join(k.check(ctx, r), checkGrader(r)), k.keys)
+}
+
+// What errors of each kind are about, where they do not say.
+func localKeys(*runFile, string) []string { return []string{"agent.command"} }
+
+func containerKeys(_ *runFile, text string) []string {
+	switch {
+	case strings.HasPrefix(text, "find the container program"):
+		return []string{"runner.container.program", "runner.kind"}
+	case strings.Contains(text, "the mount "):
+		return []string{"runner.container.mounts"}
+	}
+	return []string{"runner.image", "runner.kind"}
+}
+
+func kubernetesKeys(r *runFile, text string) []string {
+	if t := r.Runner.JobTemplate; t != "" && strings.Contains(text, t+":") {
+		return nil // its line is there
+	}
+	return []string{"runner.job_template", "runner.image", "runner.kind"}
 }
 
 // newRunner makes the runner that the run file asks for.

@@ -95,12 +95,23 @@ func FromEnvironment(environ []string) []Override {
 // call the file. An error is KindInvalid and lists everything that is wrong,
 // one a line, each with its place.
 func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, []Warning, error) {
+	f, warnings, _, err := ParsePlaces(src, name, v, overrides...)
+	return f, warnings, err
+}
+
+// Places says where keys were written, by path: "run.yaml:7:12", or the flag or
+// variable that set it. What was not written is not in it.
+type Places map[string]string
+
+// ParsePlaces is Parse that also says where keys were written, for those who find
+// later what is amiss with a value.
+func ParsePlaces(src []byte, name string, v Variants, overrides ...Override) (*File, []Warning, Places, error) {
 	if len(src) > maxBytes {
-		return nil, nil, fulgur.E(fulgur.KindTooLarge, "read "+name, fmt.Sprintf("a run file has at most %d bytes, this one has %d", maxBytes, len(src)), nil)
+		return nil, nil, nil, fulgur.E(fulgur.KindTooLarge, "read "+name, fmt.Sprintf("a run file has at most %d bytes, this one has %d", maxBytes, len(src)), nil)
 	}
 	f := Default()
 	if !utf8.Valid(src) {
-		return nil, nil, fulgur.E(fulgur.KindInvalid, "read "+name, "not UTF-8 text: save the file as UTF-8", nil)
+		return nil, nil, nil, fulgur.E(fulgur.KindInvalid, "read "+name, "not UTF-8 text: save the file as UTF-8", nil)
 	}
 	d := &decoder{source: name, variants: v, set: map[string]place{}}
 	d.document(bytes.TrimPrefix(src, []byte("\ufeff")), valueOf(f), "", nil)
@@ -117,9 +128,13 @@ func Parse(src []byte, name string, v Variants, overrides ...Override) (*File, [
 		warnings = c.warnings
 	}
 	if err := problemsErr(d.problems); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return f, warnings, nil
+	places := Places{}
+	for path, at := range d.set {
+		places[path] = at.String()
+	}
+	return f, warnings, places, nil
 }
 
 // override sets one key. Text keys take the value as it is, the others read it
@@ -140,7 +155,7 @@ func (d *decoder) override(root reflect.Value, o Override) {
 			}
 			m[part] = o.Value
 			v.Set(reflect.ValueOf(m))
-			d.set[path] = place{source: o.Source}
+			d.set[path], d.set[join(path, part)] = place{source: o.Source}, place{source: o.Source}
 			return
 		}
 		if _, whole := v.Interface().(Reasons); whole {
@@ -177,6 +192,11 @@ func (d *decoder) override(root reflect.Value, o Override) {
 	}
 	for i := range sub.problems {
 		sub.problems[i].line = 0
+	}
+	for p, at := range d.set { // of what it wrote below path, too
+		if at.source == o.Source {
+			d.set[p] = place{source: o.Source}
+		}
 	}
 }
 

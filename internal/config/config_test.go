@@ -484,3 +484,21 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Where each key was written is known to those who find later what is amiss with it.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	src := "data: {train: t.jsonl}\nagent:\n  command: [x]\n  input: {env: {Q: input.q, R: input.r}}\nreward: {from: agent}\n"
+	_, _, got, err := ParsePlaces([]byte(src), "run.yaml", nil,
+		Override{Path: "agent.input.env.S", Value: "input.s", Source: "--set S"}, Override{Path: "runner", Value: "{kind: kubernetes, image: x, kubernetes: {isolation: none}}", Source: "--set runner"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"agent.command": "run.yaml:3:12", "agent.input.env.R": "run.yaml:4:29", "agent.input.env.S": "--set S", "runner.image": "--set runner", "agent.timeout": "",
+	} {
+		if got[path] != want {
+			t.Errorf("%s: %q, want %q", path, got[path], want)
+		}
+	}
+}

@@ -277,6 +277,7 @@ func (d *decoder) plain(n ast.Node, v reflect.Value, path string) {
 				d.plain(r, valueOf(&s), join(path, keyName(item.Key)))
 			}
 			out[keyName(item.Key)] = s
+			d.set[join(path, keyName(item.Key))] = d.at(item.Key)
 		}
 		v.Set(reflect.ValueOf(out))
 	case reflect.String:

@@ -1,6 +1,9 @@
 package config
 
-import "time"
+import (
+	"regexp"
+	"time"
+)
 
 // Kubernetes is what only runner.kind: kubernetes looks at.
 type Kubernetes struct {
@@ -32,6 +35,9 @@ type Kubernetes struct {
 	GatewayNamespace string `json:"gateway_namespace"`
 }
 
+// namespace is what a Kubernetes namespace may be called (RFC 1123's label).
+var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
 // kubernetes checks what kind kubernetes has of its own.
 func (c *checker) kubernetes() {
 	r := c.f.Runner
@@ -51,6 +57,11 @@ func (c *checker) kubernetes() {
 	}
 	if r.Namespace == "" {
 		c.fail("runner.namespace", "want the namespace that the Jobs are made in")
+	} else if !namespace.MatchString(r.Namespace) {
+		c.fail("runner.namespace", "want a name of lower-case letters, digits and dashes, at most 63, got %q", r.Namespace)
+	}
+	if k.GatewayNamespace != "" && !namespace.MatchString(k.GatewayNamespace) {
+		c.fail("runner.kubernetes.gateway_namespace", "want a name of lower-case letters, digits and dashes, at most 63, got %q", k.GatewayNamespace)
 	}
 	if time.Duration(k.Lease) < time.Minute {
 		c.fail("runner.kubernetes.lease", "want at least 1m: a controller that is started again must find its Jobs")
