@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,9 +103,10 @@ func (a *app) rolloutsCommand() *cobra.Command {
 	var limit int
 	var before, attempt string
 	list := &cobra.Command{
-		Use: "list", Short: "one line a rollout: state, reward, why it ended", Args: runByFlag,
+		Use: "list", Short: "one line a rollout: state, reward, why it ended or what it waits for", Args: runByFlag,
 		Example: `  fulgur rollouts list --limit 20
   fulgur rollouts list --run runs/demo --state failed
+  fulgur rollouts list --state running                    # what each does, and what one that waits waits for
   fulgur rollouts list --before train-0-17-3-…            # the 100 older than that one
   fulgur rollouts list --json | jq -r 'select(.reward == 0) | .id'`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -245,9 +247,27 @@ func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit 
 	if len(all) == 0 {
 		a.say("no rollouts of this kind in run %s (--run names another)", rec.run)
 	}
+	return a.printList(c.Context(), rec, all)
+}
+
+// printList prints rollouts, a line each.
+func (a *app) printList(ctx context.Context, rec *record, all []fulgur.Rollout) error {
+	stand := map[fulgur.RolloutID]*fulgur.Attempt{}
+	for i := range all {
+		if all[i].State != fulgur.Running {
+			continue
+		}
+		attempts, err := rec.Attempts(ctx, all[i].ID)
+		if err != nil && fulgur.KindOf(err) != fulgur.KindNotFound { // deleted since
+			return err
+		}
+		if n := len(attempts); n > 0 {
+			stand[all[i].ID] = &attempts[n-1]
+		}
+	}
 	if a.json {
 		for i := range all {
-			if err := a.printJSON(all[i]); err != nil {
+			if err := a.printJSON(listedRollout{all[i], stand[all[i].ID]}); err != nil {
 				return err
 			}
 		}
@@ -266,9 +286,38 @@ func (a *app) listRollouts(c *cobra.Command, f recordFlags, state string, limit 
 		if l.Part == "train" && l.Masked == "" {
 			adv = fmt.Sprintf("%+.2f", l.Advantage)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, number(r.Reward), adv, calls, ended, why(r, l))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, number(r.Reward), adv, calls, ended, cmp.Or(stands(r, stand[r.ID]), why(r, l)))
 	}
 	return w.Flush()
+}
+
+// listedRollout is a line of `rollouts list --json`.
+type listedRollout struct {
+	fulgur.Rollout
+	Attempt *fulgur.Attempt `json:"attempt,omitempty"` // the last one, of a rollout that runs
+}
+
+// stands says in a few words what a rollout does, or waits for, that has not ended.
+func stands(r *fulgur.Rollout, last *fulgur.Attempt) string {
+	switch {
+	case r.State.Terminal():
+		return ""
+	case r.State == fulgur.Queuing:
+		return "waits for a controller with a free slot"
+	case last == nil:
+		return "run by a v1 controller"
+	case last.Outcome != nil:
+		return fmt.Sprintf("waits for another attempt: attempt %s ended as %s/%s: %s", last.ID, last.Outcome.Class, last.Outcome.Reason, firstLine(last.Outcome.Message))
+	}
+	return fmt.Sprintf("attempt %s: %s", last.ID, phaseText(last))
+}
+
+// phaseText is where an attempt stands, with what it waits for.
+func phaseText(at *fulgur.Attempt) string {
+	if at.Why == "" {
+		return string(at.Phase)
+	}
+	return string(at.Phase) + ": " + firstLine(at.Why)
 }
 
 // why says in a few words how a rollout came to its reward, or to none.
@@ -347,7 +396,7 @@ func (a *app) printRollout(s shownRollout, table *plan.Table) {
 		if at.Outcome != nil {
 			end = fmt.Sprintf("%s/%s  %s", at.Outcome.Class, at.Outcome.Reason, at.Outcome.Message)
 		}
-		fmt.Fprintf(a.Stdout, "attempt %s  %s  %s\n", at.ID, at.Phase, end)
+		fmt.Fprintf(a.Stdout, "attempt %s  %s  %s\n", at.ID, phaseText(at), end)
 		switch {
 		case at.Outcome == nil:
 		case i < len(s.Attempts)-1 || !r.State.Terminal():
