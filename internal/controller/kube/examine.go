@@ -310,7 +310,8 @@ func (x *examiner) nodes(ctx context.Context, gateway string) {
 		return
 	}
 	if !good {
-		return // a run would not come to this
+		x.add("images", CheckSkipped, "they are fetched where the nodes are fit", "")
+		return
 	}
 	x.images(r.prepull(ctx, mark, nodes))
 }
@@ -350,7 +351,7 @@ func (x *examiner) images(p Pulled, err error) {
 	case len(names) > 0:
 		x.add("images", CheckOK, fmt.Sprintf("%s can be had, on %s", strings.Join(names, ", "), count(p.Nodes, "node")), "")
 	case len(p.Notes) == 0:
-		x.add("images", CheckSkipped, "none is fetched ahead", "")
+		x.add("images", CheckSkipped, "none is fetched ahead: agents have the probe's image, or one that depends on inputs that are not here; or runner.kubernetes.prepull is 0", "")
 	}
 	for _, n := range p.Notes {
 		x.add("images", CheckWarning, n, "")

@@ -42,6 +42,8 @@ const (
 	// unplaced is how long the scheduler may say no to a probe, while others were
 	// placed, before no node is left for it.
 	unplaced = 3 * time.Second
+	// unmade is the same where there is no pod to be placed: a quota leaves none room.
+	unmade = 10 * time.Second
 )
 
 // Prove implements controller.Prover: it makes the run's NetworkPolicy, sends a
