@@ -182,3 +182,31 @@ func TestJobsOfARunWhoseTrainerIsGone_CK11(t *testing.T) {
 	}
 	runnertest.Until(t, "the others run when it is back", func() bool { jobs, _ := left(); return jobs == n/2 })
 }
+
+// Watches that are answered with nothing, again and again, hide no end: what they
+// may have missed is listed.
+func TestEmptyWatchesHideNothing_CK07(t *testing.T) {
+	long(t)
+	a := newAPI(t)
+	r := testRunner(t, a)
+	runnertest.Start(t, r, runnertest.Execution("a", "x"))
+	a.has(name("a"), true)
+	a.running(name("a"))
+	event(t, r)
+	a.mu.Lock()
+	a.watch = func(*http.Request, io.Writer) bool { return true }
+	a.mu.Unlock()
+	a.CloseClientConnections() // those that were open
+	from := time.Now()
+	runnertest.Until(t, "it watches again, for nothing", func() bool { return a.count("WATCH pods", from) > 0 && a.count("WATCH jobs", from) > 0 })
+	begin := time.Now()
+	a.exits(name("a"), 7)
+	if x := runnertest.ExitWithin(t, r, "a", time.Minute); x.Code != 7 {
+		t.Errorf("exit %+v", x)
+	}
+	n, took := a.count("", from), time.Since(begin)
+	t.Logf("seen after %s, with %d requests", took, n)
+	if float64(n) >= 2*max(took.Seconds(), 1) {
+		t.Errorf("%d requests in %s: %v", n, took, a.requests)
+	}
+}
