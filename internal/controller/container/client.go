@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -40,7 +42,11 @@ func findClient(ctx context.Context, program string, environ []string) (*client,
 	}
 	var c *client
 	for _, n := range names {
-		if path, err := exec.LookPath(n); err == nil {
+		path, err := exec.LookPath(n)
+		if err == nil {
+			path, err = filepath.Abs(path)
+		}
+		if err == nil {
 			c = &client{path: path, environ: environ}
 			break
 		}
@@ -73,6 +79,7 @@ func (f *failure) Error() string { return fmt.Sprintf("%s (exit code %d)", f.tex
 func (c *client) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.path, args...)
 	cmd.Env = c.environ
+	cmd.Dir = os.TempDir() // Podman's conmon leaves a file `oom` in its folder when a container runs out of memory
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = time.Second // somebody else may hold the pipes
 	return cmd

@@ -305,5 +305,8 @@ func TestWhatFailsLaterSaysWhy(t *testing.T) {
 		if x := runnertest.Exit(t, r, "a"); x.Failure != plan.ReasonMemory || x.Cause != plan.CauseAgent {
 			t.Errorf("exit %+v", x)
 		}
+		if _, err := os.Stat("oom"); err == nil {
+			t.Error("Podman's conmon leaves a file where Fulgur was started")
+		}
 	})
 }
