@@ -15,28 +15,13 @@ const lostAttempts = 5
 
 // outcomeTable is the run file's table of what each way to end leads to.
 func outcomeTable(o config.Outcomes) plan.Table {
-	infrastructure := follow(o.Infrastructure.Then)
+	infrastructure := fulgur.Follow(o.Infrastructure.Then)
 	t := plan.Table{Retries: o.Infrastructure.Retries, Infrastructure: &infrastructure, Reasons: map[string]plan.Rule{}}
-	if f := o.AgentFailure.Reward; !f.Graded {
-		t.Agent.Value = &f.Value
-	}
+	t.Agent.Value = o.AgentFailure.Reward.Value
 	for name, r := range o.Reasons.Rules {
-		rule := plan.Rule{Retries: r.Retries}
-		if r.Then != nil {
-			then := follow(*r.Then)
-			rule.Then = &then
-		}
-		t.Reasons[name] = rule
+		t.Reasons[name] = plan.Rule{Retries: r.Retries, Then: (*fulgur.Follow)(r.Then)}
 	}
 	return t
-}
-
-func follow(t config.Then) fulgur.Follow {
-	f := fulgur.Follow{Mask: t.Mask}
-	if t.Fixed {
-		f.Value = &t.Value
-	}
-	return f
 }
 
 // reasonNames are the words that rules may name: all, those that another attempt

@@ -190,6 +190,9 @@ func (c *checker) grader() {
 	if !c.f.Agent.Workspace {
 		c.fail("reward.command", "it grades what an agent leaves in its workspace, and there is none: set agent.workspace: true")
 	}
+	if c.f.Agent.Worker {
+		c.fail("agent.worker", "reward.command grades what an agent leaves when it and all that it started are dead, and a worker lives on: use one process a rollout")
+	}
 	if r.Command[0] == "" || len(r.Tests) > 0 && r.Tests[0] == "" {
 		c.fail("reward.command", "the program's name is empty")
 	}

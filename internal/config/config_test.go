@@ -215,6 +215,7 @@ func TestRefused(t *testing.T) {
 		"a way to enforce that is none":                      {small + "sampling: {enforce: warn}", `sampling.enforce: unknown name "warn"; offered: mark, force`},
 		"compat":                                             {small + "compat: [v2]", `compat: unknown name "v2"`},
 		"the whole machine shown":                            {strings.Replace(small, "none", "auto, read: [/]", 1), `run.yaml:5:31: runner.read: want a folder or a file, not all of "/"`},
+		"a grader of workers":                                {"data: {train: t}\nagent: {command: [a], worker: true, workspace: true}\nreward: {command: [./grade]}", `run.yaml:2:31: agent.worker: reward.command grades what an agent leaves when it and all that it started are dead, and a worker lives on: use one process a rollout`},
 		"a grader without a workspace":                       {"data: {train: t}\nagent: {command: [a]}\nreward: {command: [./grade]}", `run.yaml:3:19: reward.command: it grades what an agent leaves in its workspace, and there is none: set agent.workspace: true`},
 		"a program and a built-in grader":                    {"data: {train: t}\nagent: {command: [a], workspace: true}\nreward: {command: [./grade], builtin: final-answer}", `reward: set one of builtin, command and from`},
 		"a way out of the workspace":                         {"data: {train: t}\nagent: {command: [a], workspace: true}\nreward: {command: [./grade], paths: [../x]}", `run.yaml:3:37: reward.paths: want paths in the workspace, such as src/**/*.py, got "../x"`},
@@ -483,6 +484,16 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("another configuration:\n%s\n%s", file.JSON(), again.JSON())
 		}
 	})
+}
+
+// The pause is that before an attempt whose controller was lost, too: it has an
+// effect without retries.
+func TestBackoffWithoutRetries(t *testing.T) {
+	t.Parallel()
+	_, warnings, err := Parse([]byte("data: {train: t}\nagent: {command: [a]}\nreward: {from: agent}\noutcomes: {infrastructure: {retries: 0, backoff: 1s}}\n"), "run.yaml", nil)
+	if err != nil || len(warnings) > 0 {
+		t.Errorf("%v, %v", warnings, err)
+	}
 }
 
 // Where each key was written is known to those who find later what is amiss with it.

@@ -19,7 +19,7 @@ func Default() *File {
 		Reward:    Reward{Compare: "exact", Withhold: []string{}, Command: []string{}, Tests: []string{}, Paths: []string{}, Size: 32 << 20, Timeout: Duration(minutes(10))},
 		Schedule:  Schedule{Mode: "synchronous", Refill: "update", Drain: Duration(10 * time.Second)},
 		OffPolicy: OffPolicy{MeanStaleness: 4, MaxStaleness: 40, Correction: "auto", Truncate: 2, Stop: Drift{Ratio: Band{0.5, 2}, KL: 1}},
-		Outcomes:  Outcomes{Infrastructure: Infrastructure{Retries: 2, Backoff: Duration(500 * time.Millisecond), Then: Then{Mask: true}}},
+		Outcomes:  Outcomes{Infrastructure: Infrastructure{Retries: 2, Backoff: Duration(500 * time.Millisecond), Then: Then{Mask: true}}, AgentFailure: AgentFailure{FailureReward{Then{Value: new(0.0)}}}},
 		Auxiliary: defaultAuxiliary(false),
 		Models:    []FrozenModel{},
 		Data:      Data{Filter: []string{}},

@@ -51,6 +51,9 @@ func commentsOf(text string, out map[string]string) {
 		}
 		if s, ok := spec.Type.(*ast.StructType); ok {
 			for _, f := range s.Fields.List {
+				if len(f.Names) == 0 { // embedded
+					continue
+				}
 				out[spec.Name.Name+"."+f.Names[0].Name] = strings.TrimSpace(strings.ReplaceAll(f.Doc.Text(), "\n", " "))
 			}
 		}

@@ -1,15 +1,16 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/invopop/jsonschema"
+
+	"github.com/fulgur-rl/fulgur"
 )
 
 // Outcomes says what each way to end leads to.
@@ -38,27 +39,31 @@ type AgentFailure struct {
 	Reward FailureReward `json:"reward"`
 }
 
-// Then is what an outcome leads to: nothing (Mask), the grader's reward (both
-// false), or a reward.
-type Then struct {
-	Mask  bool
-	Fixed bool
-	Value float64 // with Fixed
-}
+// Then is what an outcome leads to: nothing, the grader's reward, or a reward.
+type Then fulgur.Follow
 
 func (v *Then) setNode(d *decoder, n ast.Node, path string) {
-	d.scalar(n, path, "mask, graded or a number", func(s string) (err error) {
-		switch s {
-		case "mask":
+	d.scalar(n, path, "mask, graded or a number", func(s string) error {
+		if s == "mask" {
 			*v = Then{Mask: true}
-		case "graded":
-			*v = Then{}
-		default:
-			*v = Then{Fixed: true}
-			v.Value, err = parseReward(s)
+			return nil
 		}
-		return err
+		return v.reward(s)
 	})
+}
+
+// reward reads graded or a number.
+func (v *Then) reward(s string) error {
+	*v = Then{}
+	if s == "graded" {
+		return nil
+	}
+	f, err := parseFloat(s)
+	if err == nil && (f < -maxReward || f > maxReward) {
+		err = errors.New("out of range")
+	}
+	v.Value = &f
+	return err
 }
 
 // String is how it is written.
@@ -66,16 +71,16 @@ func (v Then) String() string {
 	switch {
 	case v.Mask:
 		return "mask"
-	case v.Fixed:
-		return fmt.Sprint(v.Value)
+	case v.Value != nil:
+		return fmt.Sprint(*v.Value)
 	}
 	return "graded"
 }
 
 // MarshalJSON writes the word or the number.
 func (v Then) MarshalJSON() ([]byte, error) {
-	if v.Fixed {
-		return json.Marshal(v.Value)
+	if v.Value != nil {
+		return json.Marshal(*v.Value)
 	}
 	return json.Marshal(v.String())
 }
@@ -85,18 +90,23 @@ func (Then) JSONSchema() *jsonschema.Schema {
 	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "number"}, {Enum: []any{"mask", "graded"}}}}
 }
 
-func parseReward(s string) (float64, error) {
-	f, err := parseFloat(s)
-	if err == nil && (f < -maxReward || f > maxReward) {
-		err = fmt.Errorf("out of range")
-	}
-	return f, err
+// FailureReward is what a failure of the agent is worth: a Then that masks nothing,
+// for an agent would fail whenever that is better than its grade.
+type FailureReward struct{ Then }
+
+func (v *FailureReward) setNode(d *decoder, n ast.Node, path string) {
+	d.scalar(n, path, "graded or a number", v.reward)
+}
+
+// JSONSchema describes the two forms.
+func (FailureReward) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "number"}, {Const: "graded"}}}
 }
 
 // Rule is what one reason leads to; nil: as its class.
 type Rule struct {
-	Retries *int
-	Then    *Then
+	Retries *int  `json:"retries,omitempty"`
+	Then    *Then `json:"then,omitempty"`
 }
 
 // Reasons are rules by reason.
@@ -149,27 +159,10 @@ func (d *decoder) rule(n ast.Node, path string) (r Rule) {
 
 // MarshalJSON writes what is set, by reason.
 func (v Reasons) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, name := range slices.Sorted(maps.Keys(v.Rules)) {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		var parts []string
-		if r := v.Rules[name].Retries; r != nil {
-			parts = append(parts, fmt.Sprintf(`"retries":%d`, *r))
-		}
-		if t := v.Rules[name].Then; t != nil {
-			text, err := t.MarshalJSON()
-			if err != nil {
-				return nil, err
-			}
-			parts = append(parts, `"then":`+string(text))
-		}
-		fmt.Fprintf(&b, "%q:{%s}", name, strings.Join(parts, ","))
+	if v.Rules == nil {
+		return []byte("{}"), nil
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return json.Marshal(v.Rules)
 }
 
 // JSONSchema describes the rules.
@@ -198,11 +191,8 @@ func (c *checker) outcomes() {
 		switch {
 		case r.Then.Mask:
 			c.warn(path, "agents can bring this about: masked, it is better for them than failing, and may be what they learn; `then: %v` is as bad as failing", fail)
-		case r.Then.Fixed && !fail.Graded && r.Then.Value > fail.Value:
-			c.warn(path, "agents can bring this about, and %v is more than failing gets (outcomes.agent_failure.reward: %v): it may be what they learn", r.Then.Value, fail)
+		case r.Then.Value != nil && fail.Value != nil && *r.Then.Value > *fail.Value:
+			c.warn(path, "agents can bring this about, and %v is more than failing gets (outcomes.agent_failure.reward: %v): it may be what they learn", *r.Then.Value, fail)
 		}
-	}
-	if o.Infrastructure.Retries == 0 && len(o.Reasons.Rules) == 0 {
-		c.noEffect("outcomes.infrastructure.backoff", "with retries: 0")
 	}
 }

@@ -48,21 +48,22 @@ func (c *checker) runner() {
 			c.fail("runner.agent_url", "want a URL such as http://10.0.0.5:8080, got %q", r.AgentURL)
 		}
 	}
-	only := map[string][]string{
-		"runner.image":        {"container", "kubernetes"},
-		"runner.job_template": {"kubernetes"},
-		"runner.namespace":    {"kubernetes"},
-		"runner.kubernetes":   {"kubernetes"},
-		"runner.container":    {"container"},
-		"runner.sandbox":      {"local"},
-		"runner.read":         {"local"},
-		"runner.write":        {"local"},
-		"runner.hide":         {"local"},
-		"agent.workspace":     {"local", "container", "kubernetes"},
-	}
-	for _, key := range []string{"runner.image", "runner.job_template", "runner.namespace", "runner.container", "runner.kubernetes", "runner.sandbox", "runner.read", "runner.write", "runner.hide", "agent.workspace"} {
-		if !slices.Contains(only[key], r.Kind) {
-			c.noEffect(key, "with runner.kind: "+r.Kind)
+	for _, only := range []struct {
+		key   string
+		kinds []string
+	}{
+		{"runner.image", []string{"container", "kubernetes"}},
+		{"runner.job_template", []string{"kubernetes"}},
+		{"runner.namespace", []string{"kubernetes"}},
+		{"runner.container", []string{"container"}},
+		{"runner.kubernetes", []string{"kubernetes"}},
+		{"runner.sandbox", []string{"local"}},
+		{"runner.read", []string{"local"}},
+		{"runner.write", []string{"local"}},
+		{"runner.hide", []string{"local"}},
+	} {
+		if !slices.Contains(only.kinds, r.Kind) {
+			c.noEffect(only.key, "with runner.kind: "+r.Kind)
 		}
 	}
 	switch r.Kind {

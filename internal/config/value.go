@@ -100,45 +100,6 @@ func (Slots) JSONSchema() *jsonschema.Schema {
 // maxReward bounds a configured reward, so that statistics of a group stay finite.
 const maxReward = 1e6
 
-// FailureReward is what a failure of the agent is worth.
-type FailureReward struct {
-	Graded bool    // the grader decides
-	Value  float64 // else this
-}
-
-func (v *FailureReward) setNode(d *decoder, n ast.Node, path string) {
-	d.scalar(n, path, "graded or a number", func(s string) error {
-		if s == "graded" {
-			*v = FailureReward{Graded: true}
-			return nil
-		}
-		f, err := parseReward(s)
-		*v = FailureReward{Value: f}
-		return err
-	})
-}
-
-// String is how it is written.
-func (v FailureReward) String() string {
-	if v.Graded {
-		return "graded"
-	}
-	return fmt.Sprint(v.Value)
-}
-
-// MarshalJSON writes graded or the number.
-func (v FailureReward) MarshalJSON() ([]byte, error) {
-	if v.Graded {
-		return []byte(`"graded"`), nil
-	}
-	return json.Marshal(v.Value)
-}
-
-// JSONSchema describes the two forms.
-func (FailureReward) JSONSchema() *jsonschema.Schema {
-	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "number"}, {Const: "graded"}}}
-}
-
 // Clip holds the two epsilons of a clipped ratio, low and high.
 type Clip [2]float64
 
