@@ -255,7 +255,7 @@ func rowRates(lines []trainer.RolloutLine, part string) map[int][]float64 {
 			continue
 		}
 		pass := 0.0
-		if l.Reward != nil && *l.Reward >= passReward {
+		if l.Passes(passReward) {
 			pass = 1
 		}
 		out[l.Row] = append(out[l.Row], pass)
