@@ -128,7 +128,13 @@ func (g *Grader) Take(key plan.Key, work string) {
 }
 
 func (g *Grader) take(work string) (patch, error) {
-	root, err := os.OpenRoot(work)
+	// An agent may have put a link in the workspace's place.
+	parent, err := os.OpenRoot(filepath.Dir(work))
+	if err != nil {
+		return patch{}, err
+	}
+	defer func() { _ = parent.Close() }()
+	root, err := parent.OpenRoot(filepath.Base(work))
 	if err != nil {
 		return patch{}, err
 	}

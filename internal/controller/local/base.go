@@ -175,9 +175,13 @@ func (b *base) mapped(e controller.Execution) (map[string]string, error) {
 	return controller.InputEnv(b.Env, e.Input)
 }
 
-// files makes the folder of an attempt and what is in it, and returns it and
-// the agent's working folder.
-func (b *base) files(e controller.Execution, env map[string]string) (folder, dir string, err error) {
+// attempts is the folder of all attempts' folders.
+func (b *base) attempts() string { return filepath.Join(b.State, "attempts") }
+
+// files makes the folder of an attempt in parent, anew, with what is in it, and
+// returns it and the agent's working folder. Agents may write in parent: none of their
+// links is followed.
+func (b *base) files(parent string, e controller.Execution, env map[string]string) (folder, dir string, err error) {
 	fail := func(err error) (string, string, error) {
 		kind := fulgur.KindForbidden
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
@@ -185,23 +189,30 @@ func (b *base) files(e controller.Execution, env map[string]string) (folder, dir
 		}
 		return "", "", fulgur.E(kind, "", "the attempt's folder cannot be written", err)
 	}
-	dir = b.Dir
-	folder = filepath.Join(b.State, "attempts", controller.FileName(e.Key))
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return fail(err)
 	}
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = root.Close() }()
+	name := controller.FileName(e.Key)
+	if err := errors.Join(root.RemoveAll(name), root.Mkdir(name, 0o700)); err != nil {
+		return fail(err)
+	}
+	dir, folder = b.Dir, filepath.Join(parent, name)
 	if b.Workspace {
-		dir = filepath.Join(folder, "work")
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := root.Mkdir(filepath.Join(name, "work"), 0o700); err != nil {
 			return fail(err)
 		}
+		dir = filepath.Join(folder, "work")
 	}
 	if b.Input == controller.ByFile {
-		name := filepath.Join(folder, "input.json")
-		if err := os.WriteFile(name, e.Input, 0o600); err != nil {
+		if err := root.WriteFile(filepath.Join(name, "input.json"), e.Input, 0o600); err != nil {
 			return fail(err)
 		}
-		env["FULGUR_INPUT_FILE"] = name
+		env["FULGUR_INPUT_FILE"] = filepath.Join(folder, "input.json")
 	}
 	return folder, dir, nil
 }
@@ -235,7 +246,7 @@ func (b *base) tidy(folder string, good bool) {
 	if folder == "" || b.Keep == controller.KeepAll || b.Keep == controller.KeepFailures && !good {
 		return
 	}
-	if err := os.RemoveAll(folder); err != nil {
+	if err := controller.RemoveAll(folder); err != nil {
 		b.Log.Warn("an attempt's folder could not be removed", "folder", folder, "err", err)
 	}
 }

@@ -89,7 +89,7 @@ func (r *Processes) launch(x *process) (err error) {
 	vars, pass := r.vars(x.e)
 	l := launch{dir: r.Dir, mark: x.mark, pass: pass}
 	if r.Workspace || r.Input == controller.ByFile {
-		if x.folder, l.dir, err = r.files(x.e, own); err != nil {
+		if x.folder, l.dir, err = r.files(r.attempts(), x.e, own); err != nil {
 			return err
 		}
 		if file := own["FULGUR_INPUT_FILE"]; file != "" {

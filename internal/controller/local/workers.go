@@ -1,13 +1,10 @@
 package local
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -48,9 +45,9 @@ type Workers struct {
 // job is a rollout for a worker.
 type job struct {
 	e      controller.Execution
-	line   []byte
-	folder string
+	env    map[string]string
 	pass   sandbox.Pass
+	folder string // in its worker's; "": it has none
 
 	// Guarded by base.mu:
 	worker  *worker
@@ -124,54 +121,6 @@ func (r *Workers) giveLocked(w *worker, j *job) {
 	w.jobs <- j
 }
 
-// prepareJob makes the rollout's line.
-func (r *Workers) prepareJob(e controller.Execution) (*job, error) {
-	mapped, err := r.mapped(e)
-	if err != nil {
-		return nil, err
-	}
-	env := make(map[string]string, len(mapped)+len(e.Env))
-	vars, pass := r.vars(e)
-	for _, m := range []map[string]string{mapped, vars} {
-		for name, value := range m {
-			if err := controller.CheckVar(name, value); err != nil { // what works as a worker works as a process too
-				return nil, err
-			}
-			env[name] = value
-		}
-	}
-	j := &job{e: e, pass: pass}
-	dir := r.Dir
-	if r.Workspace || r.Input == controller.ByFile {
-		if j.folder, dir, err = r.files(e, env); err != nil {
-			return nil, err
-		}
-	}
-	var deadline *float64
-	if e.Timeout > 0 {
-		at := float64(time.Now().Add(e.Timeout).UnixMilli()) / 1000
-		deadline = &at
-	}
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false)
-	err = enc.Encode(struct {
-		V        int               `json:"v"`
-		Rollout  fulgur.RolloutID  `json:"rollout_id"`
-		Attempt  fulgur.AttemptID  `json:"attempt_id"`
-		Input    json.RawMessage   `json:"input"`
-		Env      map[string]string `json:"env"`
-		Dir      string            `json:"dir"`
-		Deadline *float64          `json:"deadline"`
-	}{1, e.Key.Rollout, e.Key.Attempt, e.Input, env, dir, deadline})
-	if err != nil {
-		r.tidy(j.folder, false)
-		return nil, fulgur.E(fulgur.KindInvalid, "", "the rollout's input is not JSON", err)
-	}
-	j.line = line.Bytes()
-	return j, nil
-}
-
 // work is a worker's goroutine: it takes rollouts until it is closed.
 func (r *Workers) work(w *worker) {
 	for j := range w.jobs {
@@ -189,7 +138,18 @@ func (r *Workers) work(w *worker) {
 	}
 	if w.p != nil {
 		w.p.leave(r.Grace)
-		r.cpuOf(w.p.child)
+		r.gone(w.p)
+	}
+}
+
+// gone books what a process that has ended has used, and removes its folder.
+func (r *Workers) gone(p *pipes) {
+	r.cpuOf(p.child)
+	if p.dir == "" {
+		return
+	}
+	if err := controller.RemoveAll(p.dir); err != nil {
+		r.Log.Warn("a worker's folder could not be removed", "folder", p.dir, "err", err)
 	}
 }
 
@@ -198,7 +158,7 @@ func (r *Workers) work(w *worker) {
 // there is one.
 func (r *Workers) replace(w *worker) {
 	old := w.p
-	r.cpuOf(old.child)
+	r.gone(old)
 	r.mu.Lock()
 	w.p = nil
 	closed := r.closed
@@ -241,7 +201,7 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 	}
 	if w.p != nil && (w.p.dead() || w.p.stray()) {
 		w.p.kill()
-		r.cpuOf(w.p.child)
+		r.gone(w.p)
 		r.mu.Lock()
 		w.p = nil
 		r.mu.Unlock()
@@ -260,11 +220,15 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 		return plan.Exit{Code: -1, Signal: "terminated"}
 	}
 	p.log.Reset()
+	line, err := r.line(p, j)
+	if err != nil {
+		return spawnExit(err)
+	}
 	if p.child.cell != nil {
 		p.child.cell.Let(j.pass)
 		defer p.child.cell.Let(sandbox.Pass{})
 	}
-	p.send(j.line)
+	p.send(line)
 	if p.fresh {
 		if exit, ok := r.warm(p); !ok {
 			return exit
@@ -334,7 +298,7 @@ func (r *Workers) told(w *worker, j *job, exit plan.Exit) {
 	if w.p != nil {
 		exit.Tail, exit.Log = r.keepLog(j.e, w.p.log.Bytes(), good && !w.p.child.stopped())
 	}
-	r.leave(j.e.Key, j.folder, good)
+	r.leave(j.e.Key, r.fetch(j), good)
 	r.mu.Lock()
 	delete(r.live, j.e.Key)
 	j.worker = nil
@@ -362,7 +326,6 @@ func (r *Workers) Stop(_ context.Context, key plan.Key) error {
 			r.waiting = append(r.waiting[:i:i], r.waiting[i+1:]...)
 			delete(r.live, key)
 			r.wg.Go(func() {
-				r.tidy(j.folder, false)
 				r.events <- controller.Event{Key: key, Exit: &plan.Exit{Code: -1, Signal: "terminated"}}
 			})
 			break
@@ -412,6 +375,7 @@ type pipes struct {
 	read  chan struct{} // standard error is at its end
 	sent  chan struct{} // the last line is written
 	fresh bool          // has not read its first line
+	dir   string        // of its rollouts' folders; "": they have none
 	once  sync.Once
 }
 
@@ -444,22 +408,27 @@ func (r *Workers) spawn(w *worker) (*pipes, error) {
 		}
 	}
 	l := launch{dir: r.Dir, env: env, files: [3]*os.File{files[0], files[3], files[5]}, mark: literals[markName]}
-	if r.Workspace || r.Input == controller.ByFile { // of all its rollouts: they come after its start
-		l.write = []string{filepath.Join(r.State, "attempts")}
-		if err := os.MkdirAll(l.write[0], 0o700); err != nil {
+	var dir string
+	if r.filed() { // of all its rollouts: they come after its start, and are no other worker's to see
+		if err = os.MkdirAll(r.attempts(), 0o700); err == nil {
+			dir, err = os.MkdirTemp(r.attempts(), "worker-")
+		}
+		if err != nil {
 			closeAll()
 			return nil, spawnError("a folder", r.State, err)
 		}
+		l.write = []string{dir}
 	}
 	c, err := r.start(l)
 	if err != nil {
 		closeAll()
+		_ = os.RemoveAll(dir)
 		return nil, err
 	}
 	_ = files[3].Close()
 	_ = files[5].Close()
 	p := &pipes{child: c, in: files[1], queue: files[0], out: files[2], err: files[4], log: controller.NewLogBuffer(r.LogCap),
-		lines: make(chan string, 16), quit: make(chan struct{}), read: make(chan struct{}), sent: make(chan struct{}), fresh: true}
+		lines: make(chan string, 16), quit: make(chan struct{}), read: make(chan struct{}), sent: make(chan struct{}), fresh: true, dir: dir}
 	close(p.sent)
 	go p.child.wait()
 	go p.scan()
