@@ -314,10 +314,13 @@ func stands(r *fulgur.Rollout, last *fulgur.Attempt) string {
 
 // phaseText is where an attempt stands, with what it waits for.
 func phaseText(at *fulgur.Attempt) string {
-	if at.Why == "" {
-		return string(at.Phase)
+	switch {
+	case at.Why != "":
+		return string(at.Phase) + ": " + firstLine(at.Why)
+	case at.Phase == fulgur.PhaseWaiting: // short agents are told at their end
+		return "opened, and its start is not told yet"
 	}
-	return string(at.Phase) + ": " + firstLine(at.Why)
+	return string(at.Phase)
 }
 
 // why says in a few words how a rollout came to its reward, or to none.

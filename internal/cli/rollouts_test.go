@@ -62,6 +62,7 @@ func TestRolloutsThatWait(t *testing.T) {
 		{"queued", nil, "queuing  -  waits for a controller with a free slot"},
 		{"held", []fulgur.AttemptReport{{Phase: fulgur.PhaseStarting}, {Phase: fulgur.PhaseWaiting, Why: "the quota leaves no room for its pod"}},
 			"running  -  attempt 0: waiting: the quota leaves no room for its pod"},
+		{"opened", []fulgur.AttemptReport{{Phase: fulgur.PhaseWaiting}}, "running  -  attempt 0: opened, and its start is not told yet"},
 		{"runs", []fulgur.AttemptReport{{Phase: fulgur.PhaseRunning}}, "running  -  attempt 0: running"},
 		{"again", []fulgur.AttemptReport{{Phase: fulgur.PhaseEnded, Outcome: lost, Retry: true}},
 			"running  -  waits for another attempt: attempt 0 ended as infrastructure/node: its node is gone"},
