@@ -216,9 +216,12 @@ func (r *Runner) hold(ctx context.Context) error {
 		labelManaged: managedBy, labelScope: r.scope, labelRun: labelValue(r.Run)}},
 		Spec: leaseSpec{LeaseDurationSeconds: int(r.Lease / time.Second), RenewTime: metav1.NowMicro()}}
 	var held lease
-	err := r.c.call(ctx, http.MethodPatch, r.c.path("coordination.k8s.io/v1/leases/"+r.leaseName()), nil, map[string]any{"spec": l.Spec}, &held)
-	if statusOf(err) == http.StatusNotFound {
-		err = r.c.call(ctx, http.MethodPost, r.c.path("coordination.k8s.io/v1/leases"), nil, l, &held)
+	var err error
+	for again := true; again; again = statusOf(err) == http.StatusConflict { // another controller of this run was faster
+		err = r.c.call(ctx, http.MethodPatch, r.c.path("coordination.k8s.io/v1/leases/"+r.leaseName()), nil, map[string]any{"spec": l.Spec}, &held)
+		if statusOf(err) == http.StatusNotFound {
+			err = r.c.call(ctx, http.MethodPost, r.c.path("coordination.k8s.io/v1/leases"), nil, l, &held)
+		}
 	}
 	r.mu.Lock()
 	p, of := r.wall, r.wallOf
