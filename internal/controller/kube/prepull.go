@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -157,7 +156,7 @@ func (r *Runner) pullBatch(ctx context.Context, mark string, first int, nodes []
 	const op = "fetch the agents' images"
 	round := mark + "-p" + strconv.Itoa(first)
 	for i, node := range nodes {
-		if err := r.c.persist(ctx, http.MethodPost, r.c.path("batch/v1/jobs"), nil, r.pullJob(round, strconv.Itoa(i), node, images), nil); err != nil {
+		if err := r.sendProbe(ctx, r.pullJob(round, strconv.Itoa(i), node, images)); err != nil {
 			return 0, nil, fulgur.E(kindOf(err), op, "the cluster takes no Job that fetches images; runner.kubernetes.prepull: 0 leaves that to each attempt", err)
 		}
 	}
@@ -191,6 +190,8 @@ func (r *Runner) pullBatch(ctx context.Context, mark string, first int, nodes []
 				}
 			case state.image && bad[p.Name].IsZero():
 				bad[p.Name] = time.Now()
+			case state.image && time.Since(bad[p.Name]) >= r.BusyLimit:
+				return 0, nil, fulgur.E(fulgur.KindUnavailable, op, "on node "+p.Spec.NodeName+" "+state.why+"; if its registry is busy, try again later, or leave it to the attempts (runner.kubernetes.prepull: 0)", nil)
 			case !state.image:
 				delete(bad, p.Name)
 			}

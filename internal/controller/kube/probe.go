@@ -16,47 +16,49 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fulgur-rl/fulgur"
 )
+
+// sendProbe makes a probe's Job. One of its name, which has the start's mark in it, is
+// this one, by a request whose answer was lost.
+func (r *Runner) sendProbe(ctx context.Context, job *batchv1.Job) error {
+	err := r.c.persist(ctx, http.MethodPost, r.c.path("batch/v1/jobs"), nil, job, nil)
+	if statusOf(err) == http.StatusConflict {
+		return nil
+	}
+	return err
+}
 
 // probeRound sends probes to nodes that had none. more is false when there was no
 // further node for one of them.
 func (r *Runner) probeRound(ctx context.Context, x scouting, round string, n int, had []string) (nodes []string, more bool, err error) {
 	for i := range n {
-		if err := r.c.persist(ctx, http.MethodPost, r.c.path("batch/v1/jobs"), nil, r.probeJob(round, strconv.Itoa(i), x.args(), had), nil); err != nil {
+		if err := r.sendProbe(ctx, r.probeJob(round, strconv.Itoa(i), x.args(), had)); err != nil {
 			return nil, false, fulgur.E(kindOf(err), opProve, "the cluster takes no probe", err)
 		}
 	}
 	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelProbe + "=" + round, log: r.log}
-	bad, full := patience{limit: r.ImageLimit}, patience{limit: unplaced}
-	why := notMade
+	bad, full, short := patience{limit: r.ImageLimit}, patience{limit: unplaced}, patience{limit: unmade}
+	why, refused := notMade, map[types.UID]bool{}
 	for {
 		pods, _, err := s.all(ctx)
 		if err != nil {
 			return nil, false, fulgur.E(fulgur.KindUnavailable, opProve, "the probes could not be watched", err)
 		}
-		over, placed, image := 0, 0, false
-		for i := range pods {
-			state := look(view{pod: &pods[i], agent: probeName, now: time.Now()})
-			if pods[i].Spec.NodeName != "" {
-				placed++
-			}
-			switch {
-			case state.phase == fulgur.PhaseEnded:
-				over++
-			case state.why != "":
-				image, why = image || state.image, state.why
-			}
+		found := tally(pods, refused)
+		over := len(found.ended)
+		why = cmp.Or(found.why, why)
+		if over == n || found.again {
+			nodes, err := r.verdict(ctx, found.ended, x.tell)
+			return nodes, !found.again, err
 		}
-		if over == n {
-			nodes, err := r.verdict(ctx, pods, x.tell)
-			return nodes, true, err
-		}
-		if bad.over(image) {
+		if bad.over(found.image) {
 			return nil, false, fulgur.E(fulgur.KindInvalid, opProve, why, nil)
 		}
-		if full.over(len(pods) == n && over == placed && placed+len(had) > 0) { // every node has had its probe
+		idle := over == found.placed && over+len(had) > 0
+		if full.over(idle && len(pods) == n) || short.over(idle && len(pods) < n) { // every node has had its probe
 			nodes, err := r.verdict(ctx, pods, x.tell)
 			return nodes, false, err
 		}
@@ -64,6 +66,55 @@ func (r *Runner) probeRound(ctx context.Context, x scouting, round string, n int
 			return nil, false, r.late(ctx, why)
 		}
 	}
+}
+
+// standing is how far the probes of a round are.
+type standing struct {
+	ended  []corev1.Pod
+	placed int
+	again  bool   // every further node has had its probe: one came to a node a second time
+	image  bool   // one's image cannot be had, so far
+	why    string // what one waits for
+}
+
+// tally counts the probes of a round; refused are those that the scheduler has had no
+// node for, which it notes. A probe that has ended keeps no other away from its node.
+// Where one of these comes to such a node, there is no other for it: the scheduler
+// would have taken that before. All of the others have to have ended too.
+func tally(pods []corev1.Pod, refused map[types.UID]bool) (s standing) {
+	done := map[string]bool{} // nodes; true: by a probe that has ended
+	for i := range pods {
+		p := &pods[i]
+		state := look(view{pod: p, agent: probeName})
+		switch {
+		case state.phase == fulgur.PhaseEnded:
+			s.ended = append(s.ended, *p)
+		case state.why != "":
+			s.image, s.why = s.image || state.image, state.why
+		}
+		switch node := p.Spec.NodeName; {
+		case node != "":
+			s.placed++
+			done[node] = done[node] || state.phase == fulgur.PhaseEnded
+		case slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
+		}):
+			refused[p.UID] = true
+		}
+	}
+	for i := range pods {
+		switch p := &pods[i]; {
+		case p.Spec.NodeName == "" || !refused[p.UID]:
+		case slices.ContainsFunc(s.ended, func(e corev1.Pod) bool { return e.UID != p.UID && e.Spec.NodeName == p.Spec.NodeName }):
+			s.again = true
+		default: // it found a node of its own
+			delete(refused, p.UID)
+		}
+	}
+	for _, over := range done {
+		s.again = s.again && over
+	}
+	return s
 }
 
 func roundLabel(mark string, round int) string { return mark + "-" + strconv.Itoa(round) }
@@ -98,7 +149,7 @@ func (r *Runner) verdict(ctx context.Context, pods []corev1.Pod, tell tellFunc) 
 // neighbour starts a pod as agents have it, which listens, and returns its address.
 func (r *Runner) neighbour(ctx context.Context, mark string) (address string, err error) {
 	label := mark + "-n"
-	if err := r.c.persist(ctx, http.MethodPost, r.c.path("batch/v1/jobs"), nil, r.probeJob(label, "0", []string{ProbeCommand, "--neighbour"}, nil), nil); err != nil {
+	if err := r.sendProbe(ctx, r.probeJob(label, "0", []string{ProbeCommand, "--neighbour"}, nil)); err != nil {
 		return "", fulgur.E(kindOf(err), opProve, "the cluster takes no probe", err)
 	}
 	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelProbe + "=" + label, log: r.log}
@@ -134,7 +185,7 @@ func (r *Runner) neighbour(ctx context.Context, mark string) (address string, er
 
 const (
 	probeName = "probe" // of its container
-	notMade   = "its pod was not made"
+	notMade   = "its pod was not made; a quota or another rule of the namespace may be why (kubectl describe job)"
 )
 
 // late is what it means that ctx ended before the probes.
