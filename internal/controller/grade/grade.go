@@ -73,6 +73,7 @@ type Grader struct {
 
 	mu      sync.Mutex
 	patches map[plan.Key]taken
+	copies  map[string]bool // that this process grades in
 }
 
 // taken is what was taken out of a workspace.
@@ -93,7 +94,7 @@ func New(o *Options, state string, tests RunTests) (*Grader, error) {
 	case state == "":
 		return nil, fulgur.E(fulgur.KindInvalid, op, "a grader needs a folder for what it grades", nil)
 	}
-	out := &Grader{Options: *o, state: filepath.Join(state, "grading"), room: make(chan struct{}, gradedAtOnce), patches: map[plan.Key]taken{}}
+	out := &Grader{Options: *o, state: filepath.Join(state, "grading"), room: make(chan struct{}, gradedAtOnce), patches: map[plan.Key]taken{}, copies: map[string]bool{}}
 	if out.Size <= 0 {
 		out.Size = defaultPatch
 	}
@@ -166,7 +167,18 @@ func (r rootFS) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	return r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.IsDir() && !st.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // emptyFS has no files.
@@ -201,11 +213,14 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	case <-ctx.Done():
 		return controller.Grade{}, ctx.Err()
 	}
-	dir := filepath.Join(g.state, controller.FileName(x.Key))
-	if err := os.RemoveAll(dir); err != nil {
+	name := controller.FileName(x.Key)
+	g.copying(name, true)
+	defer g.copying(name, false)
+	dir := filepath.Join(g.state, name)
+	if err := controller.RemoveAll(dir); err != nil {
 		return controller.Grade{}, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { _ = controller.RemoveAll(dir) }() // Sweep tries again
 	value, err := g.grade(ctx, dir, x, t.patch)
 	if machine(err) {
 		err = fulgur.E(fulgur.KindExhausted, "", "disk, memory, files or processes ran out", err)
@@ -214,6 +229,34 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 		flags = nil // files beside the work are no trick
 	}
 	return controller.Grade{Reward: value, Flags: flags}, err
+}
+
+func (g *Grader) copying(name string, yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if delete(g.copies, name); yes {
+		g.copies[name] = true
+	}
+}
+
+// Sweep removes the copies of a process that was killed while it graded. It is for
+// one that leads: nobody else grades in the same folder.
+func (g *Grader) Sweep() error {
+	if g == nil {
+		return nil
+	}
+	left, err := os.ReadDir(g.state)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, d := range left {
+		if !g.copies[d.Name()] {
+			err = errors.Join(err, controller.RemoveAll(filepath.Join(g.state, d.Name())))
+		}
+	}
+	return err
 }
 
 // machine says whether an error is that this machine has no more of something. (A

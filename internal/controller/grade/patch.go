@@ -111,7 +111,7 @@ func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) 
 		if len(p.files) >= maxFiles {
 			return excess(fmt.Sprintf("the agent left more than %d changed files", maxFiles))
 		}
-		text, err := fs.ReadFile(work, name)
+		text, err := read(work, name, info.Size())
 		if errors.Is(err, fs.ErrPermission) {
 			refuse(name, "cannot be read", true)
 			return nil
@@ -123,6 +123,17 @@ func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) 
 		return nil
 	})
 	return p, err
+}
+
+// read reads a file as far as it was when it was looked at: what an agent's worker
+// still does to it has no end.
+func read(work fs.FS, name string, size int64) ([]byte, error) {
+	f, err := work.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, size))
 }
 
 // equal says whether a file of so many bytes is as it was.

@@ -71,6 +71,16 @@ func (b *base) Adopt(_ context.Context, left []controller.Leftover) ([]plan.Key,
 			n++
 		}
 	}
+	defer func() { // when nobody writes there any more
+		for _, l := range left {
+			if b.State != "" {
+				b.tidy(filepath.Join(b.attempts(), controller.FileName(l.Key)), false)
+			}
+		}
+		if err := b.grading.Sweep(); err != nil {
+			b.Log.Warn("what an earlier controller was grading could not be removed", "err", err)
+		}
+	}()
 	if b.Scope != "" {
 		scope, _, _ := strings.Cut(b.owner, "/")
 		n += killMarked(func(m string) bool {

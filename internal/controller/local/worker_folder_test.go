@@ -79,3 +79,39 @@ func TestWorkersLinksLeadNowhere(t *testing.T) {
 		})
 	}
 }
+
+// What a killed controller's workers left: what is kept of lost attempts is taken out,
+// the rest goes.
+func TestAdoptTidiesWorkersFolders(t *testing.T) {
+	for name, keep := range map[string]controller.Keep{"kept": controller.KeepFailures, "not kept": controller.KeepNone} {
+		t.Run(name, func(t *testing.T) {
+			o := workerOptions(t)
+			o.Workspace, o.Keep = true, keep
+			at := filepath.Join(o.State, "attempts")
+			for _, dir := range []string{"worker-1/a.0/work", "worker-1/stash", "b.0/work", "other.0"} {
+				if err := os.MkdirAll(filepath.Join(at, dir), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := workers(t, o)
+			runnertest.Start(t, r, runnertest.Execution("c", ""))
+			runnertest.Exit(t, r, "c")
+			lost := []controller.Leftover{{Key: runnertest.Execution("a", "").Key}, {Key: runnertest.Execution("b", "").Key}}
+			if _, err := r.Adopt(t.Context(), lost); err != nil {
+				t.Fatal(err)
+			}
+			var left []string
+			all, _ := os.ReadDir(at)
+			for _, d := range all {
+				left = append(left, strings.TrimRight(d.Name(), "0123456789"))
+			}
+			want := "a. b. other. worker-"
+			if keep == controller.KeepNone {
+				want = "other. worker-"
+			}
+			if got := strings.Join(left, " "); got != want {
+				t.Errorf("left %q, want %q", got, want)
+			}
+		})
+	}
+}

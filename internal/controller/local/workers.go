@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -78,6 +79,41 @@ func NewWorkers(o Options) (*Workers, error) {
 	return &Workers{base: newBase(p), live: map[plan.Key]*job{}, workers: map[*worker]bool{}}, nil
 }
 
+// Adopt implements controller.Runner. What is kept of attempts that were lost is taken out
+// of the folders of their workers.
+func (r *Workers) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.Key, error) {
+	keys, err := r.base.Adopt(ctx, left)
+	if r.State == "" {
+		return keys, err
+	}
+	r.mu.Lock()
+	mine := map[string]bool{}
+	for w := range r.workers {
+		if w.p != nil {
+			mine[w.p.dir] = true
+		}
+	}
+	r.mu.Unlock()
+	all, _ := os.ReadDir(r.attempts()) // there are none where it is not there
+	for _, d := range all {
+		dir := filepath.Join(r.attempts(), d.Name())
+		if mine[dir] || !strings.HasPrefix(d.Name(), workerDir) {
+			continue
+		}
+		for _, l := range left {
+			from := filepath.Join(dir, controller.FileName(l.Key))
+			if st, err := os.Lstat(from); err == nil && st.IsDir() && r.Keep != controller.KeepNone {
+				r.fetch(&job{folder: from})
+			}
+		}
+		r.discard(dir)
+	}
+	return keys, err
+}
+
+// workerDir is what the folders of workers' processes are called, with something behind.
+const workerDir = "worker-"
+
 // Start implements controller.Runner: an event tells when the agent runs.
 func (r *Workers) Start(_ context.Context, e controller.Execution) (controller.Started, error) {
 	r.mu.Lock()
@@ -145,11 +181,16 @@ func (r *Workers) work(w *worker) {
 // gone books what a process that has ended has used, and removes its folder.
 func (r *Workers) gone(p *pipes) {
 	r.cpuOf(p.child)
-	if p.dir == "" {
+	r.discard(p.dir)
+}
+
+// discard removes a worker's folder; "": it has none.
+func (r *Workers) discard(dir string) {
+	if dir == "" {
 		return
 	}
-	if err := controller.RemoveAll(p.dir); err != nil {
-		r.Log.Warn("a worker's folder could not be removed", "folder", p.dir, "err", err)
+	if err := controller.RemoveAll(dir); err != nil {
+		r.Log.Warn("a worker's folder could not be removed", "folder", dir, "err", err)
 	}
 }
 
@@ -411,7 +452,7 @@ func (r *Workers) spawn(w *worker) (*pipes, error) {
 	var dir string
 	if r.filed() { // of all its rollouts: they come after its start, and are no other worker's to see
 		if err = os.MkdirAll(r.attempts(), 0o700); err == nil {
-			dir, err = os.MkdirTemp(r.attempts(), "worker-")
+			dir, err = os.MkdirTemp(r.attempts(), workerDir)
 		}
 		if err != nil {
 			closeAll()
