@@ -125,8 +125,8 @@ func (s *Store) upload(ctx context.Context, op string, row *artifactRow, body io
 	sum := sha256.New()
 	for part := 0; ; part++ {
 		buf := make([]byte, partSize)
-		n, err := io.ReadFull(body, buf)
-		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		n, err := fill(body, buf)
+		if err != nil && err != io.EOF {
 			var fe *fulgur.Error
 			if errors.As(err, &fe) {
 				return err
@@ -151,6 +151,17 @@ func (s *Store) upload(ctx context.Context, op string, row *artifactRow, body io
 			return nil
 		}
 	}
+}
+
+// fill reads until buf is full or the body ends. (io.ReadFull's error of a short last part
+// is that of a body which was cut off.)
+func fill(body io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var k int
+		k, err = body.Read(buf[n:])
+		n += k
+	}
+	return n, err
 }
 
 // artifactsOf returns a rollout's key and what an attempt has, that may be given more.

@@ -2,10 +2,12 @@ package v2_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -97,6 +99,12 @@ func TestTheClientKeepsArtifacts(t *testing.T) {
 	}
 	if _, _, err := c.Artifact(t.Context(), key, "tests"); fulgur.KindOf(err) != fulgur.KindNotFound {
 		t.Error(err)
+	}
+	if _, _, err := c.PutArtifact(t.Context(), key, "cut", "", io.MultiReader(bytes.NewReader(big), iotest.ErrReader(errors.New("gone"))), 0); err == nil {
+		t.Error("a body that broke off was taken")
+	}
+	if left, err := s.Artifacts(t.Context(), key); err != nil || len(left) > 0 {
+		t.Errorf("left %+v, %v", left, err)
 	}
 	if _, _, err := c.PutArtifact(t.Context(), fulgur.AttemptKey{Rollout: "nobody", Attempt: "0"}, "x", "", strings.NewReader("x"), 0); fulgur.KindOf(err) != fulgur.KindNotFound {
 		t.Error(err)

@@ -58,6 +58,8 @@ func testArtifacts(t *testing.T, driver func() store.Driver) {
 		"all of an attempt's count":     {a, "more", bytes.NewReader(big), fulgur.KindTooLarge},
 		"a body that never ends":        {fulgur.AttemptKey{Rollout: "b", Attempt: "0"}, "w", endless{}, fulgur.KindTooLarge},
 		"a body that breaks off":        {a, "cut", io.MultiReader(bytes.NewReader(big[:900_000]), iotest.ErrReader(errors.New("gone"))), fulgur.KindInvalid},
+		"a body that is cut off":        {a, "cut", io.MultiReader(bytes.NewReader(big[:900_000]), iotest.ErrReader(io.ErrUnexpectedEOF)), fulgur.KindInvalid},
+		"one that is cut off at once":   {a, "cut", iotest.ErrReader(io.ErrUnexpectedEOF), fulgur.KindInvalid},
 		"an attempt that there is not":  {fulgur.AttemptKey{Rollout: "a", Attempt: "1"}, "w", strings.NewReader(""), fulgur.KindNotFound},
 		"a rollout that there is not":   {fulgur.AttemptKey{Rollout: "c", Attempt: "0"}, "w", strings.NewReader(""), fulgur.KindNotFound},
 		"a name that leads to a folder": {a, "../w", strings.NewReader(""), fulgur.KindInvalid},
