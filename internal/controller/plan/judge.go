@@ -125,7 +125,11 @@ func Judge(f Facts) Verdict {
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent failed, and the gateway had been started again while it ran"), f)
 	case f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0:
 		if f.Calls == 0 {
-			return end(fulgur.OutcomeOK, ReasonNoCalls, "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?")
+			msg := "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?"
+			if f.Exit.Message != "" { // what its grader flagged
+				msg += "; " + f.Exit.Message
+			}
+			return end(fulgur.OutcomeOK, ReasonNoCalls, msg)
 		}
 		return end(fulgur.OutcomeOK, ReasonOK, f.Exit.Message)
 	case f.Exit.Failure != "":
