@@ -55,6 +55,9 @@ type Options struct {
 	// all need), and where a template's agents may go.
 	Inputs  []json.RawMessage
 	Prepull int
+	// BusyLimit is how long a registry that throttles or does not answer is waited for
+	// then; 0: 2 min.
+	BusyLimit time.Duration
 
 	// Isolated gives the run a NetworkPolicy, which Prove shows to hold.
 	Isolated         bool
@@ -102,7 +105,7 @@ func newMaker(o Options) (*maker, error) {
 	for _, d := range []struct {
 		value *time.Duration
 		def   time.Duration
-	}{{&o.Grace, 5 * time.Second}, {&o.ImageLimit, 20 * time.Second}, {&o.Lease, 10 * time.Minute}, {&o.ProbeLimit, 5 * time.Minute}} {
+	}{{&o.Grace, 5 * time.Second}, {&o.ImageLimit, 20 * time.Second}, {&o.Lease, 10 * time.Minute}, {&o.ProbeLimit, 5 * time.Minute}, {&o.BusyLimit, 2 * time.Minute}} {
 		if *d.value <= 0 {
 			*d.value = d.def
 		}
