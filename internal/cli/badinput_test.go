@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net"
@@ -174,6 +176,67 @@ func TestBadAgentInput(t *testing.T) {
 				t.Error("the doctor left a folder behind")
 			}
 		})
+	}
+}
+
+// What no check could see, for it came over the API, fails its own rollout with the
+// cause; ids that no file, no Job and no label may have are no one's trouble.
+func TestBadRollouts(t *testing.T) {
+	t.Parallel()
+	server := start(t, t.TempDir(), nil, "serve", "--listen", "127.0.0.1:0", "--key", "K")
+	url := server.says("listening on ")
+	if code, text := send(t, "PUT", url+"/api/v2/runs/tiny", "K", `{"model":"m","config":{}}`); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	const fits, ok = `{"question":"1+1?"}`, "succeeded"
+	inputs := map[string]string{"nul": `{"question":"a\u0000b"}`, "lacking": `{"q":"a"}`, "big": `{"question":"` + strings.Repeat("x", 140_000) + `"}`,
+		"text": `"just text"`, "list": `[1]`}
+	want := map[string]string{"nul": "would hold a zero byte", "lacking": `has no "input.question"`, "big": "would hold 140000 bytes", "text": `has no "input.question"`,
+		"list": `has no "input.question"`, "zero\x00byte": "FULGUR_ROLLOUT_ID would hold a zero byte"}
+	for _, id := range []string{"../../evil", "a b", "x/y", strings.Repeat("a", 300), "plain-1", "ü", "two\nlines", "-dash", "UP"} {
+		want[id] = ok
+	}
+	for id := range want {
+		name, err := json.Marshal(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, text := send(t, "POST", url+"/api/v2/rollouts", "K", fmt.Sprintf(`[{"id":%s,"run":"tiny","input":%s}]`, name, cmp.Or(inputs[id], fits))); code != 201 && code != 200 {
+			t.Fatalf("%q: %d %s", id, code, text)
+		}
+	}
+	for _, id := range []string{"..", "."} {
+		if code, text := send(t, "POST", url+"/api/v2/rollouts", "K", fmt.Sprintf(`[{"id":%q,"run":"tiny","input":{}}]`, id)); code != 400 || !strings.Contains(text, "cannot stand in a path") {
+			t.Errorf("%q: %d %s", id, code, text)
+		}
+	}
+	dir := tinyDir(t)
+	env := []string{"FULGUR_SERVER=" + url, "FULGUR_KEY=K"}
+	start(t, dir, env, "controller", "run.yaml", "--set", "agent.command=["+mustLook(t, "true")+"]")
+	var lines string
+	waitFor(t, "all ends", func() bool {
+		list := start(t, dir, env, "rollouts", "list", "--run", "tiny", "--json")
+		list.wait(soon)
+		lines = list.out.String()
+		return strings.Count(lines, `"succeeded"`)+strings.Count(lines, `"failed"`) == len(want)
+	})
+	got := map[string]string{}
+	for dec := json.NewDecoder(strings.NewReader(lines)); dec.More(); {
+		var r struct {
+			ID, State string
+			Outcome   struct{ Message string }
+		}
+		if err := dec.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		if got[r.ID] = r.State; r.State != ok {
+			got[r.ID] = r.Outcome.Message
+		}
+	}
+	for id, says := range want {
+		if !strings.Contains(got[id], says) {
+			t.Errorf("%q: %q, want %q", id, got[id], says)
+		}
 	}
 }
 
