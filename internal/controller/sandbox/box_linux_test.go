@@ -234,6 +234,24 @@ func TestNothingStartsWithoutItsLimits(t *testing.T) {
 	}
 }
 
+// An agent can have bubblewrap's own process inside write to what says that all is dead.
+func TestAllIsDeadWhenACellHasEnded(t *testing.T) {
+	dir := t.TempDir()
+	b := newBox(t, Options{View: View{Write: []string{dir}}})
+	c := sh("printf x > /proc/1/fd/5; (while :; do echo x >> " + dir + "/alive; done) & sleep 0.1; exit 3")
+	for range 5 {
+		if got := do(t, b, c, Pass{}); got.state.ExitCode() != 3 {
+			t.Fatalf("%v: %s", got.state, got.out)
+		}
+		size := func() int64 { st, _ := os.Stat(dir + "/alive"); return st.Size() }
+		before := size()
+		time.Sleep(20 * time.Millisecond)
+		if size() != before {
+			t.Error("it writes on")
+		}
+	}
+}
+
 func TestRunSaysWhatKeptAProgramFromRunning(t *testing.T) {
 	b := newBox(t, Options{})
 	var out, text strings.Builder
@@ -255,9 +273,10 @@ func TestRunSaysWhatKeptAProgramFromRunning(t *testing.T) {
 }
 
 func TestEnvironKeepsKeysOut(t *testing.T) {
-	got := Environ([]string{"PATH=/bin", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "HF_TOKEN=x", "OPENAI_API_KEY=x", "DB_PASSWORD=x", "SSH_AUTH_SOCK=x",
+	got := Environ([]string{"PATH=/bin", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "HF_TOKEN=x", "OPENAI_API_KEY=x", "DB_PASSWORD=x", "SSH_AUTH_SOCK=x", "PGPASSWORD=x", "MYSQL_PWD=x", "AZURE_STORAGE_CONNECTION_STRING=x",
+		"REDIS_URL=redis://:x@h/0", "PIP_INDEX_URL=https://me:x@pypi.example/simple", "DOCS=https://h:80/a@b", "PWD=/w", "OLDPWD=/o",
 		"HTTPS_PROXY=x", "no_proxy=x", "KEYBOARD=us", "GIT_AUTHOR_NAME=a", "MONKEY=1", "HOME=/h"})
-	if want := []string{"PATH=/bin", "KEYBOARD=us", "GIT_AUTHOR_NAME=a", "MONKEY=1", "HOME=/h"}; !slices.Equal(got, want) {
+	if want := []string{"PATH=/bin", "DOCS=https://h:80/a@b", "PWD=/w", "OLDPWD=/o", "KEYBOARD=us", "GIT_AUTHOR_NAME=a", "MONKEY=1", "HOME=/h"}; !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
 }
