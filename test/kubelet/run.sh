@@ -39,6 +39,8 @@ outside() {
   install /usr/lib/cni/ptp containernetworking-plugins
   install nft nftables
   install ip iproute2
+  # What graders run; the tests take the system's python3 into their pods.
+  /usr/bin/python3 -m pytest --version >/dev/null 2>&1 || missing+=(python3-pytest)
   if [ ${#missing[@]} -gt 0 ]; then
     echo "installing ${missing[*]}"
     apt-get update -qq
