@@ -27,6 +27,7 @@ func gradingOf(j controllerJob, agents sandbox.Options, boxed bool) (_ *grade.Op
 	g := &grade.Options{
 		Command: inDir(config.Expand(r.Command, string(j.dir)), f.Dir), Tests: inDir(config.Expand(r.Tests, string(j.dir)), f.Dir), Dir: f.Dir,
 		Pristine: f.resolve(r.Pristine), Paths: r.Paths, Size: int64(r.Size), Timeout: time.Duration(r.Timeout),
+		Failures: outcomeTable(f.Outcomes).Failures(),
 	}
 	if !boxed {
 		return g, nil

@@ -106,9 +106,7 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 	reports := make([]fulgur.Report, len(list))
 	verdicts := make([]plan.Verdict, len(list))
 	for i, f := range list {
-		f.facts.Calls, f.facts.Upstream = c.calls(ctx, f.key, acts[i])
-		f.facts.Open = acts[i].InFlight
-		f.facts.Restarted = acts[i].Up > 0 && !f.since.IsZero() && time.Since(f.since) > acts[i].Up
+		c.learn(ctx, f.key, f.since, acts[i], &f.facts)
 		if f.key.Attempt != "0" {
 			_ = c.persist(ctx, "reading earlier attempts", func() error {
 				all, err := c.store.Attempts(ctx, f.key.Rollout)
@@ -133,6 +131,13 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 		c.over(f, verdicts[i])
 		close(f.done)
 	}
+}
+
+// learn notes what the gateway and the record know of an execution that has ended.
+func (c *Controller) learn(ctx context.Context, key plan.Key, since time.Time, a fulgur.Activity, f *plan.Facts) {
+	f.Calls, f.Upstream = c.calls(ctx, key, a)
+	f.Open = a.InFlight
+	f.Restarted = a.Up > 0 && !since.IsZero() && time.Since(since) > a.Up
 }
 
 func keysOf(list []*finishing) []plan.Key {

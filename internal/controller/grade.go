@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,12 +17,17 @@ type Grader interface {
 	// Grades says whether there is a grader at all.
 	Grades() bool
 
-	// Grade returns what the grader says of an execution that has ended well. An error
-	// is the grader's own failure; KindExhausted, KindUnavailable and KindTimeout say that
-	// the machine is to blame, and another attempt may go better. It is called at most
-	// once for each execution, and waits.
+	// Grade returns what the grader says of an execution that has ended, well or, where
+	// the runner was told that failures are graded too, not. An error is the grader's own
+	// failure; KindExhausted, KindUnavailable and KindTimeout say that the machine is to
+	// blame, and another attempt may go better. ErrNothingLeft says of one that failed
+	// that there is nothing to grade. It is called at most once for each execution, and
+	// waits.
 	Grade(ctx context.Context, g Grading) (Grade, error)
 }
+
+// ErrNothingLeft is that of a Grader which has nothing of an execution.
+var ErrNothingLeft = errors.New("what the agent left is not here, so that it is not graded")
 
 // Grading is what a grader gets.
 type Grading struct {
@@ -52,27 +58,34 @@ func (c *Controller) grader() (Grader, rewarder) {
 	return g, w
 }
 
-// grade has an execution graded that ended well, and puts the reward on record
-// before its end is. What it returns in place of the exit is told instead.
+// grade has an execution graded whose outcome counts for what it has left, and puts
+// the reward on record before its end is. What it returns in place of the exit is told
+// instead.
 func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 	g, w := c.grader()
 	x := end.exit
-	if g == nil || x.Code != 0 || x.Failure != "" || x.Signal != "" || end.stopped != "" {
+	well := x.Code == 0 && x.Failure == "" && x.Signal == "" && end.stopped == ""
+	if g == nil || !well && !c.o.Limits.Table.Failures() {
 		return end
 	}
-	acts := c.activities(ctx, []fulgur.AttemptKey{fulgur.AttemptKey(key)})
-	if _, upstream := c.calls(ctx, key, acts[0]); upstream != "" {
-		return end // another attempt follows, or it is masked: what it left is not its work
-	}
-	c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseGrading, Runner: c.runner.Name(), Holder: c.o.Holder})
+	facts := plan.Facts{Exit: x, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}
+	c.learn(ctx, key, end.since, c.activities(ctx, []fulgur.AttemptKey{fulgur.AttemptKey(key)})[0], &facts)
 	var grade Grade
 	var rollout fulgur.Rollout
 	err := c.persist(ctx, "reading a rollout", func() (err error) {
 		rollout, err = c.store.Rollout(ctx, key.Rollout)
 		return err
 	})
+	if !plan.Graded(facts, rollout.IsTrain) {
+		return end // another attempt follows, it is masked, or its reward is fixed
+	}
+	c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseGrading, Runner: c.runner.Name(), Holder: c.o.Holder})
 	if err == nil {
 		grade, err = g.Grade(ctx, Grading{Key: key, Input: rollout.Input})
+	}
+	if errors.Is(err, ErrNothingLeft) && !well {
+		end.exit.Note = err.Error()
+		return end
 	}
 	if err == nil {
 		err = c.persist(ctx, "recording a reward", func() error {
@@ -85,7 +98,7 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 			return end
 		}
 		end.exit = plan.Failed(plan.ReasonGrader, "the grader failed, so that nobody knows what the agent's work is worth: "+err.Error())
-		end.exit.CPU = x.CPU
+		end.exit.CPU, end.stopped = x.CPU, ""
 		switch fulgur.KindOf(err) {
 		case fulgur.KindExhausted, fulgur.KindUnavailable, fulgur.KindTimeout:
 			end.exit.Cause = plan.CauseTransient
@@ -94,7 +107,7 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 	}
 	if len(grade.Flags) > 0 {
 		c.log.Warn("an agent left files that decide how it is graded", "rollout", key.Rollout, "attempt", key.Attempt, "files", grade.Flags)
-		end.exit.Message = fmt.Sprintf("flagged: %s", strings.Join(grade.Flags, "; "))
+		end.exit.Note = fmt.Sprintf("flagged: %s", strings.Join(grade.Flags, "; "))
 	}
 	return end
 }

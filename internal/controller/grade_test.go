@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -32,19 +33,35 @@ func (g *grading) Grade(_ context.Context, x controller.Grading) (controller.Gra
 // What keeps a program from grading is the grader's own failure, which another
 // attempt would not mend (and an agent could bring about), or the machine's.
 func TestWhoseFaultItIsThatNothingIsGraded(t *testing.T) {
+	fixed := func(v float64) fulgur.Follow { return fulgur.Follow{Value: &v} }
+	then := func(reason string, f fulgur.Follow) map[string]plan.Rule {
+		return map[string]plan.Rule{reason: {Then: &f}}
+	}
 	for name, test := range map[string]struct {
 		do       string
 		status   int
 		says     []error
+		table    plan.Table
 		state    fulgur.RolloutState
 		reason   string
 		attempts int
 		graded   int
 	}{
-		"it is graded":                {"call", 200, nil, fulgur.Succeeded, plan.ReasonOK, 1, 1},
-		"the grader fails":            {"call", 200, []error{errors.New("no number")}, fulgur.Failed, plan.ReasonGrader, 1, 1},
-		"the disk is full":            {"call", 200, []error{fulgur.E(fulgur.KindExhausted, "", "no disk", nil)}, fulgur.Succeeded, plan.ReasonOK, 2, 2},
-		"the model server had failed": {"call", 500, nil, fulgur.Failed, plan.ReasonUpstream, 2, 0},
+		"it is graded":                {"call", 200, nil, plan.Table{}, fulgur.Succeeded, plan.ReasonOK, 1, 1},
+		"the grader fails":            {"call", 200, []error{errors.New("no number")}, plan.Table{}, fulgur.Failed, plan.ReasonGrader, 1, 1},
+		"the disk is full":            {"call", 200, []error{fulgur.E(fulgur.KindExhausted, "", "no disk", nil)}, plan.Table{}, fulgur.Succeeded, plan.ReasonOK, 2, 2},
+		"the model server had failed": {"call", 500, nil, plan.Table{}, fulgur.Failed, plan.ReasonUpstream, 2, 0},
+
+		"a failure that is graded":                    {"call; exit 3", 200, nil, plan.Table{}, fulgur.Failed, plan.ReasonExit, 1, 1},
+		"a failure of a fixed reward":                 {"call; exit 3", 200, nil, plan.Table{Agent: fixed(0)}, fulgur.Failed, plan.ReasonExit, 1, 0},
+		"a failure that alone is graded":              {"call; exit 3", 200, nil, plan.Table{Agent: fixed(0), Reasons: then(plan.ReasonExit, fulgur.Follow{})}, fulgur.Failed, plan.ReasonExit, 1, 1},
+		"a failure beside one that is graded":         {"call; crash", 200, nil, plan.Table{Agent: fixed(0), Reasons: then(plan.ReasonExit, fulgur.Follow{})}, fulgur.Failed, plan.ReasonSignal, 1, 0},
+		"a failure that is masked":                    {"call; exit 3", 200, nil, plan.Table{Reasons: then(plan.ReasonExit, fulgur.Follow{Mask: true})}, fulgur.Failed, plan.ReasonExit, 1, 0},
+		"a timeout that is graded":                    {"call; hang", 200, nil, plan.Table{}, fulgur.Failed, plan.ReasonTimeout, 1, 1},
+		"a failure after the model server had failed": {"try; exit 3", 500, nil, plan.Table{}, fulgur.Failed, plan.ReasonUpstream, 2, 0},
+		"a failure that left nothing":                 {"call; exit 3", 200, []error{controller.ErrNothingLeft}, plan.Table{}, fulgur.Failed, plan.ReasonExit, 1, 1},
+		"a timeout whose grader fails":                {"call; hang", 200, []error{errors.New("no number")}, plan.Table{}, fulgur.Failed, plan.ReasonGrader, 1, 1},
+		"a failure, and the disk is full":             {"call; exit 3", 200, []error{fulgur.E(fulgur.KindExhausted, "", "no disk", nil)}, plan.Table{}, fulgur.Failed, plan.ReasonExit, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := open(t)
@@ -55,7 +72,8 @@ func TestWhoseFaultItIsThatNothingIsGraded(t *testing.T) {
 			}
 			defer func() { _ = l.Close() }()
 			g := &grading{Runner: l, says: test.says}
-			o := controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1, Backoff: 1, Table: plan.Table{Retries: 1}}}
+			test.table.Retries = 1
+			o := controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1, Backoff: 1, Total: 2 * time.Second, Table: test.table}}
 			c, err := controller.New(o, h.store, h.model, g)
 			if err != nil {
 				t.Fatal(err)
@@ -69,7 +87,7 @@ func TestWhoseFaultItIsThatNothingIsGraded(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			if r.State != test.state || r.Outcome.Reason != test.reason || len(h.attempts(id)) != test.attempts || len(g.graded) != test.graded {
+			if r.State != test.state || r.Outcome.Reason != test.reason || len(h.attempts(id)) != test.attempts || len(g.graded) != test.graded || (r.Reward != nil) != (test.graded > len(test.says)) {
 				t.Errorf("%s, %+v after %d attempts, %d graded", r.State, *r.Outcome, len(h.attempts(id)), len(g.graded))
 			}
 		})

@@ -120,7 +120,7 @@ func TestRunner(t *testing.T) {
 	program(t)
 	make := func(t *testing.T, s runnertest.Setup) controller.Runner {
 		o := options(t)
-		o.Input = controller.InputMode(s.Input)
+		o.Input, o.Grading, o.Workspace = controller.InputMode(s.Input), s.Grading, s.Grading != nil
 		return runner(t, o)
 	}
 	runnertest.Run(t, runnertest.Variant{

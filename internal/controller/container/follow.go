@@ -29,12 +29,13 @@ func (r *Runner) follow(x *box) {
 	if x.exit == nil {
 		exit.Tail, exit.Log = r.keepLog(x, good)
 	}
-	if r.grader != nil && good {
+	takes := x.exit == nil && r.grader.Takes(*exit, x.stopped())
+	if takes {
 		r.take(x)
 	}
 	l := left{name: x.name}
 	if r.Keep == controller.KeepNone || r.Keep == controller.KeepFailures && good {
-		if r.grader != nil && good { // till its grade is on record: the next controller may have to take it again
+		if takes { // till its grade is on record: the next controller may have to take it again
 			l.folder = x.folder
 		} else {
 			r.tidy(x.folder)

@@ -45,6 +45,7 @@ type Options struct {
 	Paths    []string      // what an agent may change, with * and **; nil: all
 	Size     int64         // bytes of all changed files; 0: 32 MiB
 	Timeout  time.Duration // of Tests, and again of Command; 0: 10 minutes
+	Failures bool          // what agents have left that failed is taken too
 
 	// What Tests and Command run in; closed with the Grader; nil: nothing keeps them in.
 	TestBox, Box *sandbox.Box
@@ -112,6 +113,20 @@ func New(o *Options, state string, tests RunTests) (*Grader, error) {
 		}
 	}
 	return out, nil
+}
+
+// Takes says whether what an execution has left that has ended like this may have to be
+// graded. stopped: it was asked to end.
+func (g *Grader) Takes(x plan.Exit, stopped bool) bool {
+	switch {
+	case g == nil:
+		return false
+	case x.Code == 0 && x.Failure == "" && x.Signal == "" && !stopped:
+		return true
+	case x.Failure != "" && (x.Cause == plan.CauseTransient || x.Cause == plan.CausePermanent): // not the agent's
+		return false
+	}
+	return g.Failures
 }
 
 // Take takes what an agent has left, when all of it is dead and before its
@@ -195,7 +210,7 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	delete(g.patches, x.Key)
 	g.mu.Unlock()
 	if !ok {
-		return controller.Grade{}, errors.New("what the agent left is not here any more")
+		return controller.Grade{}, controller.ErrNothingLeft
 	}
 	switch {
 	case machine(t.err):

@@ -229,15 +229,15 @@ func (b *base) files(parent string, e controller.Execution, env map[string]strin
 
 // leave takes what an agent left for its grader, and removes the attempt's folder
 // if the policy does not keep it.
-func (b *base) leave(key plan.Key, folder string, good bool) {
-	if b.grading != nil && good {
+func (b *base) leave(key plan.Key, folder string, x plan.Exit, stopped bool) {
+	if b.grading.Takes(x, stopped) {
 		work := ""
 		if b.Workspace && folder != "" {
 			work = filepath.Join(folder, "work")
 		}
 		b.grading.Take(key, work)
 	}
-	b.tidy(folder, good)
+	b.tidy(folder, x.Code == 0 && x.Failure == "" && x.Signal == "" && !stopped)
 }
 
 // Grades implements controller.Grader.

@@ -36,7 +36,7 @@ func sandboxed(t *testing.T, lacks runnertest.Lacks, make func(*testing.T, Optio
 	shared := t.TempDir()
 	n := func(t *testing.T, s runnertest.Setup) controller.Runner {
 		o := boxed(t, base(t), shared, sandbox.Limits{Memory: 2 << 30, Processes: 500, File: 1 << 30})
-		o.Input = controller.InputMode(s.Input)
+		o.Input, o.Grading, o.Workspace = controller.InputMode(s.Input), s.Grading, s.Grading != nil
 		return make(t, o)
 	}
 	lacks.Adopt, lacks.Pids = true, true
@@ -57,7 +57,7 @@ func TestSandboxedProcesses(t *testing.T) {
 }
 
 func TestSandboxedWorkers(t *testing.T) {
-	runnertest.Run(t, sandboxed(t, runnertest.Lacks{Stdin: true}, func(t *testing.T, o Options) controller.Runner { return workers(t, o) }, workerOptions))
+	runnertest.Run(t, sandboxed(t, runnertest.Lacks{Stdin: true, Grader: true}, func(t *testing.T, o Options) controller.Runner { return workers(t, o) }, workerOptions))
 }
 
 func TestLimitsAreToldApart(t *testing.T) {

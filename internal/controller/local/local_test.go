@@ -50,7 +50,7 @@ func processes(t *testing.T, o Options) *Processes {
 func TestProcesses(t *testing.T) {
 	make := func(t *testing.T, s runnertest.Setup) controller.Runner {
 		o := options(t)
-		o.Input = controller.InputMode(s.Input)
+		o.Input, o.Grading, o.Workspace = controller.InputMode(s.Input), s.Grading, s.Grading != nil
 		return processes(t, o)
 	}
 	runnertest.Run(t, runnertest.Variant{

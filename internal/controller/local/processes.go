@@ -175,7 +175,7 @@ func (r *Processes) follow(x *process) {
 	exit.CPU = r.cpuOf(x.child)
 	good := exit.Code == 0 && exit.Failure == "" && exit.Signal == "" && !x.child.stopped()
 	exit.Tail, exit.Log = r.keepLog(x.e, log, good)
-	r.leave(x.e.Key, x.folder, good)
+	r.leave(x.e.Key, x.folder, exit, x.child.stopped())
 	r.forget(x)
 	r.sweepSoon(r.alive)
 	r.events <- controller.Event{Key: x.e.Key, Exit: &exit}

@@ -339,7 +339,10 @@ func (r *Workers) told(w *worker, j *job, exit plan.Exit) {
 	if w.p != nil {
 		exit.Tail, exit.Log = r.keepLog(j.e, w.p.log.Bytes(), good && !w.p.child.stopped())
 	}
-	r.leave(j.e.Key, r.fetch(j), good)
+	r.mu.Lock()
+	stopped := j.stopped
+	r.mu.Unlock()
+	r.leave(j.e.Key, r.fetch(j), exit, stopped)
 	r.mu.Lock()
 	delete(r.live, j.e.Key)
 	j.worker = nil

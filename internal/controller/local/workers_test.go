@@ -38,7 +38,7 @@ func TestWorkers(t *testing.T) {
 	runnertest.Run(t, runnertest.Variant{
 		New:   make,
 		Again: func(t *testing.T, s runnertest.Setup, _ controller.Runner) controller.Runner { return make(t, s) },
-		Lacks: runnertest.Lacks{Adopt: true, Stdin: true},
+		Lacks: runnertest.Lacks{Adopt: true, Stdin: true, Grader: true},
 	})
 }
 

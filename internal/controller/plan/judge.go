@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -17,6 +18,7 @@ type Exit struct {
 	Cause   Cause         // whose fault Failure is
 	Guess   bool          // Failure is what the agent printed, and nothing else says so
 	Message string        // what happened, for people; for "": Judge says it
+	Note    string        // what else is to be said of it, for people
 	Tail    string        // last lines of the log
 	Log     string        // path of the log, if it was kept
 	CPU     time.Duration // of the execution and the children it waited for
@@ -77,6 +79,9 @@ func Judge(f Facts) Verdict {
 	}
 	end := func(class fulgur.OutcomeClass, reason, message string) Verdict {
 		out.Class, out.Reason, out.Message = class, reason, message
+		if f.Exit.Note != "" {
+			out.Message = strings.TrimPrefix(message+"; "+f.Exit.Note, "; ")
+		}
 		if f.Exit.Tail != "" && class != fulgur.OutcomeOK {
 			where := ""
 			if f.Exit.Log != "" {
@@ -125,11 +130,7 @@ func Judge(f Facts) Verdict {
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent failed, and the gateway had been started again while it ran"), f)
 	case f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0:
 		if f.Calls == 0 {
-			msg := "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?"
-			if f.Exit.Message != "" { // what its grader flagged
-				msg += "; " + f.Exit.Message
-			}
-			return end(fulgur.OutcomeOK, ReasonNoCalls, msg)
+			return end(fulgur.OutcomeOK, ReasonNoCalls, "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?")
 		}
 		return end(fulgur.OutcomeOK, ReasonOK, f.Exit.Message)
 	case f.Exit.Failure != "":
@@ -138,6 +139,23 @@ func Judge(f Facts) Verdict {
 		return end(fulgur.OutcomeAgent, ReasonSignal, "the agent was ended by signal "+f.Exit.Signal)
 	}
 	return end(fulgur.OutcomeAgent, ReasonExit, fmt.Sprintf("the agent exited with code %d", f.Exit.Code))
+}
+
+// Graded says whether what an execution has left is graded by its program: it ended by its
+// own doing, and either well or in a way that counts for what is left. What a run makes
+// of outcomes in training is no reason to leave them out of what it is measured by:
+// there (train is false) single reasons have no say.
+func Graded(f Facts, train bool) bool {
+	v := Judge(f)
+	switch {
+	case v.Retry || v.Outcome.Class == fulgur.OutcomeInfrastructure:
+		return false
+	case v.Outcome.Class == fulgur.OutcomeOK:
+		return true
+	case !train:
+		return byGrade(f.Limits.Table.Agent)
+	}
+	return byGrade(f.Limits.Table.Follow(v.Outcome.Class, v.Outcome.Reason))
 }
 
 // exhausted says whether a failure is that the agent used up what it was given:

@@ -50,6 +50,24 @@ func (t Table) Follow(class fulgur.OutcomeClass, reason string) fulgur.Follow {
 	return fulgur.Follow{}
 }
 
+// Failures says whether there is a way for an agent to fail that counts for what the agent
+// has left.
+func (t Table) Failures() bool {
+	if byGrade(t.Agent) {
+		return true
+	}
+	for name, rule := range t.Reasons {
+		r, known := Find(name)
+		if rule.Then != nil && byGrade(*rule.Then) && (!known || r.Class == fulgur.OutcomeAgent || r.Cause == CauseEither) {
+			return true
+		}
+	}
+	return false
+}
+
+// byGrade says whether what follows is what the grade says.
+func byGrade(f fulgur.Follow) bool { return !f.Mask && f.Value == nil }
+
 // Row is a line of the table as people read it.
 type Row struct {
 	Reason

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
@@ -41,6 +42,8 @@ type Variant struct {
 // Setup is what a test wants of a runner.
 type Setup struct {
 	Input string // how the agent gets its input beside DO: "", "file" (FULGUR_INPUT_FILE), "stdin"
+	// Grading is of a program that grades what agents leave in their workspaces; nil: none does.
+	Grading *grade.Options
 }
 
 // Lacks is what a variant cannot do; what follows from it is not tested, or is
@@ -53,6 +56,7 @@ type Lacks struct {
 	Signal bool // a signal that ended the agent is told as code 128 + its number
 	Adopt  bool // what an earlier runner left is dead after Adopt, not taken over
 	Redact bool // its log is not the runner's to blot secrets out of
+	Grader bool // nothing here grades what agents leave, or they do not work in their workspaces
 }
 
 const wait = 15 * time.Second
@@ -146,6 +150,7 @@ func Run(t *testing.T, v Variant) {
 		"close ends what runs":                                                  closes,
 		"an environment value over 128 KiB is refused before the start (CL-07)": bigEnv,
 		"10 MB of output block nobody (CL-10)":                                  chatty,
+		"what a failed agent has left is graded where that is wanted":           gradesFailures,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, v) })
 	}
@@ -394,6 +399,51 @@ func chatty(t *testing.T, v Variant) {
 	x := v.exit(t, r, "a")
 	if x.Code != 1 || !strings.HasSuffix(x.Tail, "the end") || len(x.Tail) > 4096 {
 		t.Errorf("code %d, tail of %d bytes", x.Code, len(x.Tail))
+	}
+}
+
+// gradesFailures: its grader looks for the file that the agents write.
+func gradesFailures(t *testing.T, v Variant) {
+	if v.Lacks.Grader {
+		t.Skip("no grader here")
+	}
+	for _, test := range []struct {
+		do       string
+		stop     bool // once its file is there
+		failures bool
+		reward   float64 // -1: there is nothing to grade
+	}{
+		{"write left; exit 3", false, true, 1},
+		{"exit 3", false, true, 0},
+		{"crash", false, true, 0},
+		{"write left; pid FILE; hang", true, true, 1},
+		{"write left; ignore; pid FILE; hang", true, true, 1},
+		{"write left; exit 3", false, false, -1},
+		{"write left; pid FILE; hang", true, false, -1},
+		{"write left", false, false, 1},
+	} {
+		g := &grade.Options{Command: []string{"sh", "-c", `cat > /dev/null; test -f "$FULGUR_WORKSPACE/left" && echo 1 || echo 0`}, Failures: test.failures}
+		r := v.New(t, Setup{Grading: g})
+		file := filepath.Join(v.dir(t), "pid")
+		e := Execution("a", strings.ReplaceAll(test.do, "FILE", file))
+		Start(t, r, e)
+		if test.stop {
+			v.pid(t, file)
+			if err := r.Stop(t.Context(), e.Key); err != nil {
+				t.Error(err)
+			}
+		}
+		v.exit(t, r, "a")
+		got, err := r.(controller.Grader).Grade(t.Context(), controller.Grading{Key: e.Key, Input: []byte(`{}`)})
+		if errors.Is(err, controller.ErrNothingLeft) {
+			got.Reward, err = -1, nil
+		}
+		if err != nil || got.Reward != test.reward {
+			t.Errorf("%q, failures %v: reward %g, want %g, %v", test.do, test.failures, got.Reward, test.reward, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
