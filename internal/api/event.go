@@ -1,9 +1,14 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -12,6 +17,10 @@ import (
 const (
 	maxAgentEvent = 1 << 20
 	maxEventType  = 256
+	// A body is held while it comes: as many of one attempt at once, and each of so many
+	// bytes, are.
+	maxAgentBodies = 16
+	maxAgentBody   = 2 << 20
 )
 
 // EventLimits bound what one attempt's credential may post in all. Zero: the
@@ -38,6 +47,7 @@ type EventLog interface {
 }
 
 type spent struct {
+	open  atomic.Int32 // requests that are read or answered
 	mu    sync.Mutex
 	known bool // what is on record is counted
 	count int
@@ -49,7 +59,7 @@ type spent struct {
 const maxBudgets = 1 << 14
 
 // NewEventBudget returns a budget. refused (nil: nobody) is told of each event
-// that is refused: "size", "nesting", "count" or "bytes".
+// that is refused: "size", "nesting", "concurrency", "count" or "bytes".
 func NewEventBudget(l EventLimits, past EventLog, refused func(reason string)) *EventBudget {
 	if l.Count == 0 {
 		l.Count = 10_000
@@ -103,6 +113,37 @@ func (b *EventBudget) Take(ctx context.Context, who fulgur.Identity, kind string
 	s.count++
 	s.bytes += size
 	return nil
+}
+
+// Read takes in the body of a request with an attempt's credential, of which any number
+// of others could fill the memory that all share. leave is to be called when it is
+// answered. Whoever else asks is let through.
+func (b *EventBudget) Read(w http.ResponseWriter, r *http.Request, who fulgur.Identity) (leave func(), err error) {
+	if who.Scope != fulgur.ScopeAttempt || r.ContentLength == 0 {
+		return func() {}, nil
+	}
+	s := b.of(fulgur.AttemptKey{Rollout: who.Rollout, Attempt: who.Attempt})
+	leave = func() { s.open.Add(-1) }
+	if s.open.Add(1) > maxAgentBodies {
+		leave()
+		b.refused("concurrency")
+		return nil, fulgur.E(fulgur.KindUnavailable, "", fmt.Sprintf("This attempt has %d requests under way, as many as it may: wait for one to end", maxAgentBodies), nil)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAgentBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		b.refused("size")
+		err = fulgur.E(fulgur.KindTooLarge, "read body", fmt.Sprintf("An agent's event has at most %d bytes of data, this request has more than %d", maxAgentEvent, maxAgentBody), err)
+	case err != nil:
+		err = fulgur.E(fulgur.KindInvalid, "read body", "The request's body did not arrive whole", err)
+	}
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return leave, nil
 }
 
 func (b *EventBudget) of(k fulgur.AttemptKey) *spent {

@@ -143,7 +143,7 @@ func (s *server) newGateway(o serverOptions) *gateway.Gateway {
 // the paths of the dialects, the API owns /api and v1's pause routes.
 func (s *server) routes(o serverOptions) http.Handler {
 	refused := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fulgur", Subsystem: "api", Name: "events_refused_total",
-		Help: "Events of agents that were refused, by limit: size of one, count or bytes of an attempt's."}, []string{"limit"})
+		Help: "Events of agents that were refused, by limit: size or nesting of one, concurrency, count or bytes of an attempt's."}, []string{"limit"})
 	s.registry.MustRegister(refused)
 	events := api.NewEventBudget(o.Events, s.store, func(limit string) { refused.WithLabelValues(limit).Inc() })
 	var kept v2.Store = s.store

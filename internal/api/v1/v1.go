@@ -183,6 +183,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
+	leave, err := s.Events.Read(w, r, req.who)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	defer leave()
 	r.Body = http.MaxBytesReader(w, r.Body, s.MaxBody)
 	status, body, err := h(r.Context(), req)
 	if err != nil {

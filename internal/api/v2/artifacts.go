@@ -28,6 +28,7 @@ const (
 	artifactsPath = "/rollouts/{id}/attempts/{attempt}/artifacts"
 	artifactPath  = artifactsPath + "/{name}"
 	readArtifact  = "GET " + Prefix + artifactPath // it looks at secrets itself
+	putArtifact   = "PUT " + Prefix + artifactPath
 )
 
 // ArtifactIn names an artifact.
@@ -66,7 +67,7 @@ func (s *server) artifactRoutes(mux *http.ServeMux) {
 	}, named)
 	s.api.OpenAPI().AddOperation(&put)
 	s.api.OpenAPI().AddOperation(&get)
-	mux.HandleFunc("PUT "+Prefix+artifactPath, s.putArtifact)
+	mux.HandleFunc(putArtifact, s.putArtifact)
 	mux.HandleFunc(readArtifact, s.getArtifact)
 }
 

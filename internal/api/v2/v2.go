@@ -141,6 +141,14 @@ func New(o Options) http.Handler {
 				writeProblem(w, err)
 				return
 			}
+			if pattern != putArtifact { // it holds no body
+				leave, err := s.Events.Read(w, r, id)
+				if err != nil {
+					writeProblem(w, err)
+					return
+				}
+				defer leave()
+			}
 			r = r.WithContext(context.WithValue(r.Context(), identityKey{}, id))
 		}
 		mux.ServeHTTP(w, r)

@@ -92,6 +92,8 @@ func TestCredentialsOpenWhatIsTheirsAndNothingElse(t *testing.T) {
 		{"nor sets its reward", "POST", "/rollouts/mine/reward", cred, `{"attempt":"0","value":1,"source":"me"}`, 403},
 		{"nor pauses", "POST", "/runs/default/pause", cred, `{"owner":"me","lease":1,"drain":0,"refuse":false,"reason":""}`, 403},
 		{"it posts its events", "POST", "/rollouts/mine/attempts/0/events", cred, `{"type":"note","data":{"n":1}}`, 201},
+		{"none that is larger than one may be", "POST", "/rollouts/mine/attempts/0/events", cred, `{"type":"note","data":"` + strings.Repeat("x", 2<<20) + `"}`, 413},
+		{"nor what is not for it to send", "POST", "/rollouts", cred, strings.Repeat("x", 2<<20+1), 413},
 		{"not another's", "POST", "/rollouts/mine/attempts/0/events", other, `{"type":"note"}`, 403},
 		{"no forged model call", "POST", "/rollouts/mine/attempts/0/events", cred, `{"type":"model_request"}`, 403},
 		{"an unknown route", "GET", "/nothing", "key", "", 404},
