@@ -46,6 +46,9 @@ func (a *app) check(ctx context.Context, r *runFile) error {
 		where = cmp.Or(r.Runner.Image, r.Runner.JobTemplate)
 	}
 	a.say("agent: %q, in %s; kernels: %s", command, where, kernelName(""))
+	for _, line := range jobsOf(r) {
+		a.say("%s", line)
+	}
 	if box != "" {
 		a.say("sandbox: %s", box)
 	}
