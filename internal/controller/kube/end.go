@@ -38,7 +38,7 @@ func (r *Runner) endLocked(a *attempt, x plan.Exit) {
 		r.standsLocked(a, fulgur.PhaseRunning, "")
 	}
 	if r.takes(a, x) {
-		r.takeLocked(a)
+		r.takeLocked(a, x)
 		return
 	}
 	a.ending = true
@@ -189,6 +189,7 @@ func (r *Runner) Acknowledge(keys []plan.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range keys {
+		delete(r.works, k)
 		a := r.done[k]
 		if a == nil || a.jobGone || a.stopping {
 			continue

@@ -50,30 +50,40 @@ func (r *Runner) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 
 // takes says whether an exit waits for the agent's workspace.
 func (r *Runner) takes(a *attempt, x plan.Exit) bool {
-	return r.grader != nil && !a.taken && !a.stopping && x.Code == 0 && x.Failure == "" && x.Signal == ""
+	return !a.taken && !r.closed && a.uid != "" && r.grader.Takes(x, a.stopping)
 }
 
-// takeLocked has an attempt end when its workspace is here.
-func (r *Runner) takeLocked(a *attempt) {
+// takeLocked has an attempt end when its workspace is here, or does not come: one that has
+// failed is then not graded.
+func (r *Runner) takeLocked(a *attempt, x plan.Exit) {
 	a.ending = true
+	well := x.Code == 0 && x.Failure == "" && x.Signal == "" && !a.stopping
 	r.spawn(func(ctx context.Context) {
-		x := r.collect(ctx, a)
+		missing := r.collect(ctx, a)
 		if ctx.Err() != nil {
 			return // a successor asks for it again
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		a.ending, a.taken = false, true
+		switch {
+		case missing == nil:
+			r.works[a.key] = a
+		case well:
+			x = *missing
+		default:
+			r.log.Info("what a failed agent has left is not graded: it is not here", "rollout", a.key.Rollout, "attempt", a.key.Attempt, "err", missing.Message)
+		}
 		r.endLocked(a, x)
 	})
 }
 
-// collect waits for what an agent has left, which its sidecar hands over, and takes it.
-// The exit is the attempt's.
-func (r *Runner) collect(ctx context.Context, a *attempt) plan.Exit {
+// collect waits for what an agent has left, which its sidecar hands over, and takes it. An
+// exit says why it does not come.
+func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 	key := fulgur.AttemptKey(a.key)
-	missing := func(why string) plan.Exit {
-		return plan.Failed(plan.ReasonWorkspace, "what the agent has left did not come out of its pod: "+why)
+	missing := func(why string) *plan.Exit {
+		return failed(plan.ReasonWorkspace, "what the agent has left did not come out of its pod: "+why)
 	}
 	for wait, end := testsTick, time.Now().Add(takeLimit); ; wait = min(2*wait, 2*time.Second) {
 		over, x := r.handedOver(a)
@@ -87,16 +97,16 @@ func (r *Runner) collect(ctx context.Context, a *attempt) plan.Exit {
 				continue
 			}
 			if err == nil {
-				return plan.Exit{}
+				return nil
 			}
 		}
 		switch {
 		case ctx.Err() != nil:
-			return plan.Exit{}
-		case fulgur.KindOf(err) == fulgur.KindNotFound: // the rollout is there no more
-			return plan.Exit{}
+			return missing("its controller ended")
+		case fulgur.KindOf(err) == fulgur.KindNotFound:
+			return missing("its rollout is there no more")
 		case err == nil && over && x != nil:
-			return *x
+			return x
 		case err == nil && over:
 			return missing("its sidecar (" + relayName + ") ended without handing it over")
 		case time.Now().After(end) && err != nil:
@@ -104,9 +114,7 @@ func (r *Runner) collect(ctx context.Context, a *attempt) plan.Exit {
 		case time.Now().After(end):
 			return missing(fmt.Sprintf("it was not there after %s", takeLimit))
 		}
-		if !pause(ctx, wait) {
-			return plan.Exit{}
-		}
+		pause(ctx, wait)
 	}
 }
 
@@ -167,15 +175,15 @@ func (r *Runner) test(ctx context.Context, t grade.Test) (exit int, err error) {
 	artifact := "tests-" + strings.ToLower(rand.Text())
 	secret := rand.Text()
 	r.mu.Lock()
-	of := r.done[t.Key]
-	if of == nil {
-		of = r.live[t.Key] // its exit is heard a moment before it is noted as sent
-	}
-	if of == nil || of.job == nil || of.jobGone {
+	of := r.works[t.Key]
+	if of == nil || of.job == nil {
 		r.mu.Unlock()
-		return -1, fulgur.E(fulgur.KindUnavailable, "", "the Job of its agent is gone, and with it what its tests would run in", nil)
+		return -1, fulgur.E(fulgur.KindUnavailable, "", "nobody knows the Job of its agent, which its tests' is made of", nil)
 	}
 	o, err := r.testObjects(of.job, of.agent, t, artifact, secret)
+	if of.jobGone { // it was stopped: what belongs to it would go too
+		o.job.OwnerReferences = nil
+	}
 	r.mu.Unlock()
 	if err != nil {
 		return -1, err

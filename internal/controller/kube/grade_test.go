@@ -495,3 +495,59 @@ func TestWhatCannotBeGradedIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// Where failures are graded too, so is what was left by an agent that exits with another
+// code, or is stopped; where nothing came of one, its end is as it was.
+func TestFailuresAreGraded(t *testing.T) {
+	for name, test := range map[string]struct {
+		failures, stop, left bool
+		want                 error
+	}{
+		"an exit code":                  {failures: true, left: true},
+		"a stop":                        {failures: true, stop: true, left: true},
+		"a stop, and nothing came":      {failures: true, stop: true, want: controller.ErrNothingLeft},
+		"an exit code, and nobody asks": {left: true, want: controller.ErrNothingLeft},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, s := newAPI(t), &shelf{}
+			r := testRunner(t, a, grades(t, s), func(o *Options) { o.Grading.Failures = test.failures })
+			e := runnertest.Execution("r", "")
+			runnertest.Start(t, r, e)
+			a.has("agl-rollout-r", true)
+			a.running("agl-rollout-r")
+			if test.left {
+				s.put(fulgur.AttemptKey(e.Key), WorkArtifact, work(t, map[string]string{"calc.py": "new"}))
+			}
+			if test.stop {
+				if err := r.Stop(t.Context(), e.Key); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				a.exits("agl-rollout-r", 3)
+			}
+			if x := runnertest.Exit(t, r, "r"); x.Failure != "" || !test.stop && x.Code != 3 {
+				t.Fatalf("exit %+v", x)
+			}
+			done := gradeLater(t.Context(), r, e.Key)
+			if test.want == nil {
+				a.mu.Lock()
+				a.log = "2 passed"
+				a.mu.Unlock()
+				j := a.tests()
+				if owned := len(j.OwnerReferences) > 0; owned == test.stop {
+					t.Errorf("owned by the agent's Job: %v", owned)
+				}
+				a.testsPod(j.Name, corev1.PodSucceeded, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+			}
+			if g := <-done; !errors.Is(g.err, test.want) || test.want == nil && g.Reward != 1 {
+				t.Errorf("%+v, want %v", g, test.want)
+			}
+			r.Acknowledge([]plan.Key{e.Key})
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if len(r.works) > 0 {
+				t.Errorf("kept: %v", r.works)
+			}
+		})
+	}
+}

@@ -50,6 +50,7 @@ type Runner struct {
 	leaving bool
 	live    map[plan.Key]*attempt // whose exit is not sent yet
 	done    map[plan.Key]*attempt // whose exit is not acknowledged yet
+	works   map[plan.Key]*attempt // whose workspace is here to be graded
 	byName  map[string]*attempt   // of both, by the Job's name
 	queue   []*attempt            // to be created
 	outbox  []controller.Event
@@ -107,7 +108,7 @@ func newRunner(o Options, c *client) (*Runner, error) {
 	r := &Runner{
 		maker: m, c: c, log: m.Log, cancel: cancel,
 		events: make(chan controller.Event), gone: make(chan struct{}), wake: make(chan struct{}, 1), ring: make(chan struct{}, 1),
-		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{},
+		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{}, works: map[plan.Key]*attempt{},
 	}
 	r.spawn = func(f func(context.Context)) { r.wg.Go(func() { f(ctx) }) }
 	if r.grader, err = grade.NewApart(o.Grading, o.State, r.test); err != nil {
