@@ -82,7 +82,7 @@ func (fl *fleet) these(ctx context.Context, files []*runFile) error {
 	}
 	var failed error
 	for _, r := range files {
-		fl.begin(ctx, fulgur.RunID(r.Run), func(ctx context.Context) (*runFile, error) { return r, nil }, func(err error) { failed = errors.Join(failed, err) })
+		fl.begin(ctx, fulgur.RunID(r.Run), func() (*runFile, error) { return r, nil }, func(err error) { failed = errors.Join(failed, err) })
 	}
 	for failed == nil {
 		select {
@@ -131,13 +131,13 @@ func (fl *fleet) tend(c *cobra.Command, run fulgur.Run) {
 		fl.end(run.ID, t)
 	case run.EndedAt != nil:
 	case t == nil || t.stop == nil && t.cancel == nil && !time.Now().Before(t.again):
-		fl.begin(c.Context(), run.ID, func(context.Context) (*runFile, error) { return fl.onRecord(c, run) }, nil)
+		fl.begin(c.Context(), run.ID, func() (*runFile, error) { return fl.onRecord(c, run) }, nil)
 	}
 }
 
 // begin starts a run beside the loop. failed is told of what went wrong; nil: it is
 // said, and the run is tried again later.
-func (fl *fleet) begin(ctx context.Context, id fulgur.RunID, file func(context.Context) (*runFile, error), failed func(error)) {
+func (fl *fleet) begin(ctx context.Context, id fulgur.RunID, file func() (*runFile, error), failed func(error)) {
 	t := fl.runs[id]
 	if t == nil {
 		t = &tended{}
@@ -145,7 +145,7 @@ func (fl *fleet) begin(ctx context.Context, id fulgur.RunID, file func(context.C
 	}
 	ctx, t.cancel = context.WithCancel(ctx)
 	fl.beside(func() func() {
-		r, err := file(ctx)
+		r, err := file()
 		var stop func() error
 		if err == nil {
 			stop, err = fl.start(ctx, r)
