@@ -318,6 +318,27 @@ func TestHiddenFileStaysHiddenWhenItIsReplaced(t *testing.T) {
 	}
 }
 
+// A folder that is named by a link is hidden in all the same, by whatever name.
+func TestViewThroughLinks(t *testing.T) {
+	dir := t.TempDir()
+	for _, p := range []string{"real/proj/agent.py", "real/proj/data.jsonl", "real/proj/.git/config", "real/proj/runs/r/work/x", "real/proj/runs/r/tool", "real/lib/x", "cache/x"} {
+		p = filepath.Join(dir, p)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(filepath.Base(p)+"\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink("real", dir+"/link"), os.Symlink("lib", dir+"/real/lib2"), os.Symlink("../cache", dir+"/real/cache")); err != nil {
+		t.Fatal(err)
+	}
+	proj := dir + "/link/proj"
+	b := newBox(t, Options{View: View{Read: []string{proj, dir + "/link/lib2"}, Hide: []string{proj + "/data.jsonl", proj + "/.git", dir + "/real/proj/runs"}, Show: []string{proj + "/runs/r/tool"}, Write: []string{dir + "/link/cache"}}})
+	c := sh("cat agent.py data.jsonl .git/config " + dir + "/real/proj/data.jsonl " + dir + "/link/lib2/x runs/r/tool 2>/dev/null; cd " + proj + "/runs/r/work && echo new > y && cat x y; echo c > " + dir + "/link/cache/y && cat " + dir + "/link/cache/x; touch " + proj + "/x 2>/dev/null || echo read-only")
+	c.Dir, c.Write = proj, []string{proj + "/runs/r/work"}
+	if got := do(t, b, c, Pass{}); got.out != "agent.py\nx\ntool\nx\nnew\nx\nread-only\n" {
+		t.Errorf("it printed %q", got.out)
+	}
+}
+
 func TestMatchFindsPathsAndNames(t *testing.T) {
 	dir := t.TempDir()
 	for _, p := range []string{".git/config", "sub/.git/config", "tests/test_a.py", "lib/b.py", "lib/test_b.py"} {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +39,7 @@ func (v View) check(home string) error {
 	for i, p := range slices.Concat(v.Read, v.Write) {
 		real := resolved(p)
 		for _, p := range []string{p, real} {
-			if p == "/" || within(home, p) || slices.Contains(private, p) {
+			if p == "/" || within(home, p) || home != "" && within(resolved(home), p) || slices.Contains(private, p) {
 				return fulgur.E(fulgur.KindInvalid, op, "the agents would see all of "+p+": keep the run file, and what runner.read and runner.write name, in folders of their own", nil)
 			}
 		}
@@ -173,6 +174,7 @@ func mounts(v View, m machine, without map[Guard]bool) []string {
 			args = append(args, "--perms", "1777", "--tmpfs", dir)
 		}
 	}
+	v, links := v.behindLinks()
 	for _, p := range outerFirst(v.Read) {
 		args = append(args, bind, p, p)
 	}
@@ -183,6 +185,7 @@ func mounts(v View, m machine, without map[Guard]bool) []string {
 		args = append(append(args, apart...), over...)
 		seal = append(sealed, more...)
 	}
+	args = append(args, links...)
 	for _, p := range outerFirst(v.Show) {
 		args = append(args, bind, p, p)
 	}
@@ -195,6 +198,41 @@ func mounts(v View, m machine, without map[Guard]bool) []string {
 	return append(args, seal...)
 }
 
+// behindLinks is the view with every path behind its links, so that what is hidden
+// is so by each of its names, and the links that lead there: those that are in no folder
+// that is shown anyway.
+func (v View) behindLinks() (View, []string) {
+	var links []string
+	named := map[string]string{} // link → where it leads
+	real := func(paths []string) []string {
+		out := make([]string, 0, len(paths))
+		for _, p := range paths {
+			to := resolved(p)
+			if out = append(out, to); to != filepath.Clean(p) {
+				named[filepath.Clean(p)] = to
+			}
+		}
+		return out
+	}
+	v.Read, v.Show, v.Write = real(v.Read), real(v.Show), real(v.Write)
+	v.Hide = slices.Clone(v.Hide)
+	for i, p := range v.Hide {
+		v.Hide[i] = resolved(p)
+	}
+	in := func(p string, dirs []string) bool {
+		return slices.ContainsFunc(dirs, func(dir string) bool { return within(p, dir) })
+	}
+	var made []string
+	for _, p := range slices.Sorted(maps.Keys(named)) {
+		if in(p, made) || in(p, system) || in(p, v.Write) || in(p, v.Read) && !in(p, v.Hide) {
+			continue
+		}
+		made = append(made, p)
+		links = append(links, "--symlink", named[p], p)
+	}
+	return v, links
+}
+
 // maxApart bounds how many names are shown one by one: each takes time at every start.
 const maxApart = 150
 
@@ -205,9 +243,8 @@ func (v View) apart(bind string) (args, seal []string) {
 	hide := map[string]bool{}
 	var dirs []string
 	for _, p := range v.Hide {
-		p = resolved(p)
 		hide[p] = true
-		if st, err := os.Stat(p); err == nil && !st.IsDir() && slices.ContainsFunc(v.Read, func(r string) bool { return within(p, resolved(r)) }) {
+		if st, err := os.Stat(p); err == nil && !st.IsDir() && slices.ContainsFunc(v.Read, func(r string) bool { return within(p, r) }) {
 			dirs = append(dirs, filepath.Dir(p))
 		}
 	}
