@@ -252,7 +252,18 @@ func TestQuota_CK03(t *testing.T) {
 		inputs[fulgur.RolloutID(fmt.Sprint("r-", i))] = in("exit 0")
 	}
 	h.rollouts(inputs)
-	h.Until("all have ended", func() bool { return h.unfinished() == 0 })
+	waits := ""
+	h.Until("all have ended", func() bool {
+		for id := range inputs {
+			if at := h.attempts(id); waits == "" && len(at) > 0 && at[0].Phase == fulgur.PhaseWaiting {
+				waits = at[0].Why
+			}
+		}
+		return h.unfinished() == 0
+	})
+	if !strings.Contains(waits, "exceeded quota") {
+		t.Errorf("no attempt was on record as waiting for the quota: %q", waits)
+	}
 	for id := range inputs {
 		if r := h.rollout(id); r.State != fulgur.Succeeded || len(h.attempts(id)) != 1 {
 			t.Errorf("%s: %+v, %d attempts", id, *r.Outcome, len(h.attempts(id)))
@@ -285,6 +296,9 @@ func TestSuspendedJobWaits(t *testing.T) {
 	time.Sleep(17 * time.Second) // longer than its start may take
 	if r := h.rollout("a"); r.State.Terminal() {
 		t.Fatalf("a suspended one ended: %+v", *r.Outcome)
+	}
+	if at := h.attempts("a"); len(at) != 1 || at[0].Phase != fulgur.PhaseWaiting || !strings.Contains(at[0].Why, "suspended") || at[0].Handle == "" {
+		t.Errorf("on record: %+v", at)
 	}
 	job := h.jobs()[0]
 	if err := h.Call(t.Context(), http.MethodPatch, h.Batch("jobs/"+job.Name), json.RawMessage(`{"spec":{"suspend":false}}`), nil); err != nil {
