@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,26 @@ func (h *handover) flags(c *cobra.Command) {
 }
 
 const handoverPause = 500 * time.Millisecond
+
+// artifactLimit is the server's bound of a flag's: 0 is nothing, and less any.
+func artifactLimit(n int64) int64 {
+	switch {
+	case n == 0:
+		return -1
+	case n < 0:
+		return math.MaxInt64
+	}
+	return n
+}
+
+// artifactBytes is what attempts of a run may leave with its server: something where
+// their workspaces come that way.
+func artifactBytes(f *runFile) int64 {
+	if f.Runner.Kind != "kubernetes" || len(f.Reward.Command) == 0 {
+		return -1
+	}
+	return 2 * kube.WorkBytes(int64(f.Reward.Size)) // beside its own what a tar file adds
+}
 
 // leave hands the workspace over, and tries until it is there, or whoever started this ends it.
 func (h *handover) leave(ctx context.Context, upstream, credential string) error {

@@ -55,6 +55,7 @@ type serverOptions struct {
 	RoutedExperts bool            // training calls ask for them
 	AgentsRead    bool            // attempts may read their own rollout over v1
 	Events        api.EventLimits // of what agents post
+	Artifacts     int64           // bytes that an attempt may leave; 0: 512 MiB, negative: nothing
 	// Probe, if not nil, says what is found of model servers: each is looked at when
 	// it is registered, and at the start.
 	Probe func(format string, args ...any)
@@ -150,7 +151,7 @@ func (s *server) routes(o serverOptions) http.Handler {
 	if s.prober != nil {
 		kept = registrar{s.store, s.prober}
 	}
-	two := v2.New(v2.Options{Store: kept, Events: events, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
+	two := v2.New(v2.Options{Store: kept, Events: events, MaxArtifact: o.Artifacts, Gate: s.gateway, Capabilities: api.Capabilities{Version: version(), APIs: []string{"v1", "v2"}, Features: features()}})
 	one := v1.New(v1.Options{Store: s.store, Events: events, Pauser: pauser{s.gateway}, Own: s.ownRollout(o.AgentsRead)})
 	mux := http.NewServeMux()
 	for _, p := range s.gateway.Patterns() {

@@ -29,6 +29,7 @@ type serveFlags struct {
 	threads                                                                   int
 	maxBody                                                                   int64
 	attemptCalls                                                              int
+	artifacts                                                                 int64
 	attemptRate                                                               float64
 	events                                                                    api.EventLimits
 }
@@ -78,6 +79,7 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 	fl.Float64Var(&f.attemptRate, "attempt-rate", 500, "most calls of one attempt's credential a second, on average; -1: any number")
 	fl.IntVar(&f.events.Count, "attempt-events", 10_000, "most events that one attempt's credential may post; -1: any number")
 	fl.Int64Var(&f.events.Bytes, "attempt-event-bytes", 64<<20, "most bytes of events that one attempt's credential may post; -1: any")
+	fl.Int64Var(&f.artifacts, "attempt-artifact-bytes", 512<<20, "most bytes that one attempt's credential may leave in files (docs/grading.md); 0: none, -1: any")
 	fl.StringVar(&f.pause, "pause", "refuse", "what v1's pause does with new calls: refuse (429) or hold")
 	fl.StringSliceVar(&f.compat, "compat", nil, "v1-agents: an attempt's credential may read its own rollout, as v1's agents do, without what is withheld")
 	fl.StringVar(&f.durability, "durability", "process", "what an acknowledged record survives: process (kill -9) or power")
@@ -128,7 +130,7 @@ func (a *app) serve(c *cobra.Command, f serveFlags) (err error) {
 		Probe: probe, Store: f.store, Power: f.durability == "power", Listen: f.listen, Key: f.key, Renderer: rend, Limits: limits, History: f.history,
 		Gateway: gateway.Options{Model: f.model, TrainTemperature: &f.trainTemp, ValTemperature: &f.valTemp, HoldV1: f.pause == "hold",
 			MaxBody: f.maxBody, MaxConcurrent: f.attemptCalls, MaxRate: f.attemptRate},
-		Retry: sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, AgentsRead: len(f.compat) > 0, Events: f.events, Log: a.logger(f.log),
+		Retry: sampler.Retry{Try: f.upstreamTimeout, Backoff: f.retryBackoff}, NoLogProbs: !f.logProbs, RoutedExperts: f.experts, AgentsRead: len(f.compat) > 0, Events: f.events, Artifacts: artifactLimit(f.artifacts), Log: a.logger(f.log),
 	})
 	if err != nil {
 		return err

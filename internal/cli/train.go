@@ -308,7 +308,7 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 	s, err := openServer(ctx, serverOptions{
 		Store: "sqlite:" + j.dir.store(), Power: j.file.Durability == "power", Listen: j.file.Listen, Key: key,
 		Gateway:  gateway.Options{Run: opts.Run, Model: opts.Model},
-		Renderer: rend, Local: eng, ContextLength: info.ContextLength, Limits: modelLimits{Vocabulary: info.VocabSize}, History: j.file.History, RoutedExperts: j.file.Algorithm.Replay, Log: log,
+		Renderer: rend, Local: eng, ContextLength: info.ContextLength, Limits: modelLimits{Vocabulary: info.VocabSize}, History: j.file.History, RoutedExperts: j.file.Algorithm.Replay, Artifacts: artifactBytes(j.file), Log: log,
 	})
 	if err != nil {
 		return trainer.Result{}, err

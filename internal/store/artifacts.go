@@ -117,6 +117,9 @@ func (s *Store) PutArtifact(ctx context.Context, key fulgur.AttemptKey, name, re
 }
 
 func tooLarge(op string, most int64) error {
+	if most < 0 {
+		return fulgur.E(fulgur.KindTooLarge, op, "this server takes no artifacts of attempts", nil)
+	}
 	return fulgur.E(fulgur.KindTooLarge, op, fmt.Sprintf("an attempt's artifacts may have %d bytes together, and be %d", most, maxArtifacts), nil)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -57,7 +58,7 @@ func (s *server) artifactRoutes(mux *http.ServeMux) {
 		o.Responses["default"] = problem
 	}
 	put := op("PUT", artifactPath, "Leave a file, once; the attempt's own credential will do", func(o *huma.Operation) {
-		o.Description = fmt.Sprintf("While the attempt has not ended. An attempt's artifacts have at most %d bytes together. The same bytes again are a retry (200).", s.MaxArtifact)
+		o.Description = fmt.Sprintf("While the attempt has not ended. With its own credential an attempt's artifacts have at most %d bytes together. The same bytes again are a retry (200).", max(0, s.MaxArtifact))
 		o.RequestBody = &huma.RequestBody{Required: true, Content: bytes}
 		o.Parameters = []*huma.Param{{Name: readerHeader, In: "header", Description: "with the server key: a secret that may read this artifact, and nothing else", Schema: str}}
 		o.Responses = map[string]*huma.Response{"200": {Description: "It is there already", Content: made}, "201": {Description: "Created", Content: made}}
@@ -81,9 +82,10 @@ func artifactOf(r *http.Request) (fulgur.AttemptKey, string) {
 func (s *server) putArtifact(w http.ResponseWriter, r *http.Request) {
 	key, name := artifactOf(r)
 	id, _ := r.Context().Value(identityKey{}).(fulgur.Identity)
-	reader := r.Header.Get(readerHeader)
+	reader, most := r.Header.Get(readerHeader), s.MaxArtifact
 	switch {
 	case id.Scope == fulgur.ScopeServer:
+		most = math.MaxInt64
 	case id.Rollout != key.Rollout || id.Attempt != key.Attempt:
 		writeProblem(w, fulgur.E(fulgur.KindForbidden, "", "this credential is good for the artifacts of its own attempt only", nil))
 		return
@@ -91,7 +93,7 @@ func (s *server) putArtifact(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, fulgur.E(fulgur.KindForbidden, "", "the server key alone lets others read an artifact", nil))
 		return
 	}
-	a, created, err := s.Store.PutArtifact(r.Context(), key, name, reader, r.Body, s.MaxArtifact)
+	a, created, err := s.Store.PutArtifact(r.Context(), key, name, reader, r.Body, most)
 	if err != nil {
 		writeProblem(w, err)
 		return

@@ -83,7 +83,9 @@ type Options struct {
 	Capabilities api.Capabilities
 	Heartbeat    time.Duration // of a watch; 0: 15 s
 	MaxBody      int64         // bytes of a request; 0: 64 MiB
-	MaxArtifact  int64         // bytes of all that an attempt may leave; 0: 1 GiB
+	// MaxArtifact is how many bytes an attempt may leave with its own credential; 0: 512 MiB,
+	// negative: nothing.
+	MaxArtifact int64
 	// Events bounds what agents post; nil: the default limits.
 	Events *api.EventBudget
 }
@@ -103,7 +105,7 @@ func New(o Options) http.Handler {
 		o.MaxBody = 64 << 20
 	}
 	if o.MaxArtifact == 0 {
-		o.MaxArtifact = 1 << 30
+		o.MaxArtifact = 512 << 20
 	}
 	if o.Events == nil {
 		o.Events = api.NewEventBudget(api.EventLimits{}, o.Store, nil)

@@ -51,10 +51,18 @@ func (o *maker) graded() bool { return o.Grading != nil }
 
 // workSize is how many bytes of a workspace are taken.
 func (o *maker) workSize() int64 {
-	if o.Grading != nil && o.Grading.Size > 0 {
-		return wholeWork * o.Grading.Size
+	if o.Grading == nil {
+		return WorkBytes(0)
 	}
-	return wholeWork * defaultSize
+	return WorkBytes(o.Grading.Size)
+}
+
+// WorkBytes is how large a workspace may be of which so much may be graded; 0: the default.
+func WorkBytes(size int64) int64 {
+	if size <= 0 {
+		size = defaultSize
+	}
+	return wholeWork * size
 }
 
 // addWorkspace gives the agent its workspace. Where it is graded, the relay, which is
