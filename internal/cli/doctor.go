@@ -224,8 +224,12 @@ func checkEscape(ctx context.Context, p patient) []finding {
 	if err != nil {
 		return fail(err)
 	}
-	var out []finding
-	for _, f := range append(found, over...) {
+	return escapeRows(append(found, over...))
+}
+
+// escapeRows are the probes' findings, as the doctor's.
+func escapeRows(found []sandbox.Finding) (out []finding) {
+	for _, f := range found {
 		row := finding{Name: f.Name, Status: healthy, Detail: f.Detail}
 		switch {
 		case f.Escaped:
