@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -28,7 +29,8 @@ func TestProve(t *testing.T) {
 		"it holds, but answers are held back": {true, "http://" + gatewayHost + "/held", []string{"do not stream"}},
 		"it holds, but no gateway is there":   {true, "http://10.8.0.2:9", []string{"do not reach the gateway"}},
 		"nobody enforces it": {false, "http://" + gatewayHost, []string{"agents reach more than the gateway: ",
-			"the internet (" + internet, "a resolver of the internet (" + resolver, "the cloud's metadata (" + metadata, "the cluster's DNS (" + clusterDNS, "its node's kubelet (" + kubeletPort}},
+			"the internet (" + internet, "a resolver of the internet (" + resolver + ")", "a resolver of the internet (" + resolver + ", UDP)", "the cloud's metadata (" + metadata,
+			"the cluster's DNS (" + clusterDNS + ")", "the cluster's DNS (" + clusterDNS + ", UDP)", "its node's kubelet (" + kubeletPort, "the API server (" + apiServer, "another agent (10.244.0."}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := open(t)
@@ -52,6 +54,55 @@ func TestProve(t *testing.T) {
 			if err != nil && fulgur.KindOf(err) == fulgur.KindInternal {
 				t.Errorf("kind %s", fulgur.KindOf(err))
 			}
+		})
+	}
+}
+
+// doctor's look at a node of the real kind: what is closed is named, as is what is
+// open; images are fetched from their registry, or the one that cannot be is named;
+// nothing is left.
+func TestExamine(t *testing.T) {
+	for name, test := range map[string]struct {
+		enforced bool
+		image    string
+		want     map[string]string // status by line
+		says     string            // in one of them
+	}{
+		"fit":                     {true, agentImage, map[string]string{"node node-1: gateway": kube.CheckOK, "node node-1: stream": kube.CheckOK, "node node-1: closed": kube.CheckOK, "images": kube.CheckOK}, "no way to the internet"},
+		"nobody enforces it":      {false, agentImage, map[string]string{"node node-1: gateway": kube.CheckOK, "node node-1: closed": kube.CheckFailed, "images": kube.CheckSkipped}, "ESCAPED: the internet"},
+		"an image of no registry": {true, "registry.nowhere.test/agent:7", map[string]string{"node node-1: closed": kube.CheckOK, "images": kube.CheckFailed}, `"registry.nowhere.test/agent:7"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := open(t)
+			n.startWorld()
+			if test.enforced {
+				n.enforce()
+			}
+			o := n.options()
+			o.Isolated, o.ProbeImage, o.Prepull, o.Image, o.BusyLimit = true, probeImage, 20, test.image, 10*time.Second
+			o.Inputs = []json.RawMessage{json.RawMessage(`{"do":"exit 0"}`)}
+			got, all := map[string]string{}, ""
+			for _, c := range kube.Examine(t.Context(), o, "http://"+gatewayHost, 4) {
+				t.Logf("%-28s %-8s %s", c.Name, c.Status, c.Detail)
+				got[c.Name], all = c.Status, all+c.Detail+"\n"
+			}
+			for name, status := range test.want {
+				if got[name] != status {
+					t.Errorf("%s is %q, want %q", name, got[name], status)
+				}
+			}
+			if !strings.Contains(all, test.says) {
+				t.Errorf("no %q", test.says)
+			}
+			n.Until("nothing is left", func() bool {
+				left := 0
+				for _, path := range []string{n.Batch("jobs"), n.Core("pods"), "/apis/networking.k8s.io/v1/namespaces/" + n.ns + "/networkpolicies"} {
+					var l struct{ Items []json.RawMessage }
+					n.Do(http.MethodGet, path, nil, &l)
+					left += len(l.Items)
+				}
+				return left == 0
+			})
 		})
 	}
 }

@@ -24,13 +24,18 @@ const (
 	resolver    = "8.8.8.8:53"
 	metadata    = "169.254.169.254:80"
 	kubeletPort = "10.9.9.1:10250" // the node's own
+	apiServer   = "10.96.0.1:443"  // as pods are told; here nothing leads from there to the real one
 )
 
 // startWorld starts the other machine's servers.
 func (n *node) startWorld() {
 	n.t.Helper()
+	host, _, _ := net.SplitHostPort(apiServer)
+	if out, err := exec.Command("ip", "-n", "world", "addr", "replace", host+"/32", "dev", "lo").CombinedOutput(); err != nil {
+		n.t.Fatalf("%v: %s", err, out)
+	}
 	cmd := exec.Command("ip", "netns", "exec", "world", os.Args[0])
-	cmd.Env = append(os.Environ(), "DO=world "+strings.Join([]string{gatewayHost, clusterDNS, internet, resolver, metadata}, " "))
+	cmd.Env = append(os.Environ(), "DO=world "+strings.Join([]string{gatewayHost, clusterDNS, internet, resolver, metadata, apiServer}, " "))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -44,13 +49,18 @@ func (n *node) startWorld() {
 }
 
 // world serves a gateway's kubeapi.Health, and its stream, on the first of the addresses,
-// and takes connections on the others.
+// and takes connections on the others; where DNS is, datagrams are answered too.
 func world(addresses []string) error {
 	errs := make(chan error)
 	for i, a := range addresses {
 		l, err := net.Listen("tcp", a)
 		if err != nil {
 			return err
+		}
+		if strings.HasSuffix(a, ":53") {
+			if err := echo(a); err != nil {
+				return err
+			}
 		}
 		go func() {
 			if i == 0 {
@@ -68,6 +78,23 @@ func world(addresses []string) error {
 		}()
 	}
 	return errors.Join(<-errs)
+}
+
+// echo answers datagrams.
+func echo(address string) error {
+	l, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return err
+	}
+	go func() { // as long as the process
+		buf := make([]byte, 512)
+		for {
+			if n, from, err := l.ReadFrom(buf); err == nil {
+				_, _ = l.WriteTo(buf[:n], from)
+			}
+		}
+	}()
+	return nil
 }
 
 // open4 says whether a connection is taken.
