@@ -24,6 +24,7 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/controller/container"
+	"github.com/fulgur-rl/fulgur/internal/controller/local"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -83,6 +84,7 @@ func usageErr(err error) error { return &exitError{exitUsage, err} }
 func Main(p Process) int {
 	sandbox.Inner(append([]string{"fulgur"}, p.Args...))
 	container.Inner(append([]string{"fulgur"}, p.Args...))
+	local.Watch(append([]string{"fulgur"}, p.Args...))
 	a := &app{Process: p}
 	if p.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/fulgur-rl/fulgur/examples/calc"
+	"github.com/fulgur-rl/fulgur/internal/controller/local"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -24,6 +25,7 @@ import (
 // it is fulgur, so that tests run it as real processes.
 func TestMain(m *testing.M) {
 	sandbox.Inner(os.Args)
+	local.Watch(os.Args)
 	testscript.Main(m, map[string]func(){
 		"fulgur":   fulgurMain,
 		"exitcode": exitCodeMain,

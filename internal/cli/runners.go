@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -103,6 +104,9 @@ func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
 		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input),
 		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
 		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log, Hidden: hiddenOf(j),
+	}
+	if self, err := os.Executable(); err == nil {
+		o.Watchdog = []string{self, local.WatchCommand}
 	}
 	view, err := sandboxOptions(j)
 	if err != nil {

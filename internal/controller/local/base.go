@@ -34,6 +34,8 @@ type base struct {
 	events chan controller.Event
 	cpu    atomic.Int64             // nanoseconds
 	null   func() (*os.File, error) // the empty input of all agents
+	guard  sync.Once                // of dog
+	dog    *watchdog                // since the first agent's start; nil: none
 
 	mu       sync.Mutex
 	closed   bool
@@ -44,6 +46,20 @@ type base struct {
 func newBase(p *prepared) *base {
 	return &base{prepared: p, forker: newForker(), events: make(chan controller.Event, 64),
 		null: sync.OnceValues(func() (*os.File, error) { return os.Open(os.DevNull) })}
+}
+
+// watched returns the watchdog, which it starts if there is to be one.
+func (b *base) watched() *watchdog {
+	b.guard.Do(func() {
+		if len(b.Watchdog) == 0 {
+			return
+		}
+		var err error
+		if b.dog, err = startWatchdog(b.Watchdog, b.owner, b.Grace, b.Log); err != nil {
+			b.Log.Warn("children of agents would outlive a kill -9", "err", err)
+		}
+	})
+	return b.dog
 }
 
 func (b *base) Name() string { return Name }
@@ -161,6 +177,8 @@ func (b *base) shut() {
 		_ = null.Close()
 	}
 	b.sweepNow(func(string) bool { return false })
+	b.guard.Do(func() {}) // it starts no more
+	b.dog.close()
 	if b.Sandbox != nil {
 		b.Sandbox.Close()
 	}
@@ -171,8 +189,11 @@ func (b *base) shut() {
 // kill ends by force what runs below this process, and what executions left
 // elsewhere.
 func (b *base) kill() {
+	b.guard.Do(func() {})
 	for _, id := range descendants(os.Getpid()) {
-		id.kill()
+		if b.dog == nil || id.pid != b.dog.pid { // it sees to what is missed here
+			id.kill()
+		}
 	}
 	killMarked(func(m string) bool { return strings.HasPrefix(m, b.owner+"/") })
 }

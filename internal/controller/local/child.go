@@ -98,6 +98,8 @@ type child struct {
 	proc   *os.Process
 	mark   string
 	cell   *sandbox.Cell // nil: none
+	birth  uint64        // 0: not known
+	dog    *watchdog     // nil: none
 
 	gone  chan struct{} // closed when it has exited and its group is dead
 	state *os.ProcessState
@@ -111,6 +113,7 @@ type child struct {
 func newChild(p *os.Process, mark string) *child {
 	c := &child{pid: p.Pid, proc: p, mark: mark, gone: make(chan struct{})}
 	if birth, ok := born(p.Pid); ok {
+		c.birth = birth
 		c.handle = fmt.Sprintf("%s:%d:%d", bootID(), p.Pid, birth)
 	}
 	return c
@@ -121,6 +124,7 @@ func (c *child) wait() {
 	awaitExit(c.pid)
 	// While it is not reaped, its number is its own, and its group's too.
 	_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+	c.dog.ends(ident{c.pid, c.birth})
 	c.mu.Lock()
 	c.state, _ = c.proc.Wait()
 	c.reaped = true
@@ -184,14 +188,16 @@ func (c *child) signal(sig syscall.Signal) {
 }
 
 // kill ends one process, if it still is the one that is meant.
-func (id ident) kill() {
+func (id ident) kill() { id.signal(syscall.SIGKILL) }
+
+func (id ident) signal(sig syscall.Signal) {
 	p, err := os.FindProcess(id.pid) // a pidfd on Linux: it cannot come to mean another process
 	if err != nil {
 		return
 	}
 	defer func() { _ = p.Release() }()
 	if birth, ok := born(id.pid); ok && birth == id.birth {
-		_ = p.Signal(syscall.SIGKILL)
+		_ = p.Signal(sig)
 	}
 }
 

@@ -19,9 +19,13 @@ import (
 
 func TestMain(m *testing.M) {
 	sandbox.Inner(os.Args)
+	Watch(os.Args)
 	runnertest.Main()
 	if dir := os.Getenv("FULGUR_TEST_BOXED"); dir != "" {
 		boxedController(dir)
+	}
+	if dir := os.Getenv("FULGUR_TEST_WATCHED"); dir != "" {
+		watchedProcess(dir)
 	}
 	if db := os.Getenv("FULGUR_TEST_CONTROLLER"); db != "" {
 		controllerProcess(db)

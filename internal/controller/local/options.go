@@ -5,9 +5,11 @@
 // ended with it: the group, what descends from it, and what carries its mark in
 // its environment (FULGUR_EXECUTION), so that a daemon that left group and
 // session is found too, also by the next controller after this one was killed.
-// On Linux the agent itself dies with the controller (PR_SET_PDEATHSIG). On
-// macOS a process's environment cannot be read: there the group and the
-// descendants are covered, daemons that left both are not.
+// On Linux the agent itself dies with the controller (PR_SET_PDEATHSIG); what it
+// started is ended by a watchdog, a process that waits for the controller's end
+// (Options.Watchdog), and in a sandbox dies with that. On macOS a process's
+// environment cannot be read: there the group and the descendants are covered,
+// daemons that left both are not.
 package local
 
 import (
@@ -53,6 +55,11 @@ type Options struct {
 	// Hidden are files that no agent may read, by the names that the probes have
 	// for them; Prove looks whether they are hidden.
 	Hidden map[string]string
+
+	// Watchdog is the command line of a program that begins with Watch, such as this one with
+	// WatchCommand: one process that ends what agents without a sandbox have left when this one
+	// is killed; nil: only a successor does.
+	Watchdog []string
 
 	Workers     int           // NewWorkers: how many at once, at least 1
 	WorkerStart time.Duration // NewWorkers: how long a worker may take to read its first line; 0: 60 s

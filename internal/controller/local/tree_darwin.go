@@ -1,6 +1,7 @@
 package local
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -48,8 +49,8 @@ func born(pid int) (birth uint64, ok bool) {
 	return birthOf(k), true
 }
 
-// descendants returns the living processes below pid.
-func descendants(pid int) []ident {
+// descendants returns the living processes below others.
+func descendants(of ...int) []ident {
 	procs, err := unix.SysctlKinfoProcSlice("kern.proc.all")
 	if err != nil {
 		return nil
@@ -62,7 +63,7 @@ func descendants(pid int) []ident {
 		}
 	}
 	var out []ident
-	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
+	for queue := slices.Clone(of); len(queue) > 0; queue = queue[1:] {
 		for _, c := range below[queue[0]] {
 			out = append(out, c)
 			queue = append(queue, c.pid)

@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,8 +114,8 @@ func all() []int {
 	return pids
 }
 
-// descendants returns the living processes below pid.
-func descendants(pid int) []ident {
+// descendants returns the living processes below others.
+func descendants(of ...int) []ident {
 	below := map[int][]ident{}
 	for _, p := range all() {
 		if parent, birth, ok := stat(p); ok {
@@ -122,7 +123,7 @@ func descendants(pid int) []ident {
 		}
 	}
 	var out []ident
-	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
+	for queue := slices.Clone(of); len(queue) > 0; queue = queue[1:] {
 		for _, c := range below[queue[0]] {
 			out = append(out, c)
 			queue = append(queue, c.pid)
