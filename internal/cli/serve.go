@@ -83,7 +83,7 @@ server in place of that: point any client at http://ADDRESS/v1.`,
 	fl.StringVar(&f.pause, "pause", "refuse", "what v1's pause does with new calls: refuse (429) or hold")
 	fl.StringSliceVar(&f.compat, "compat", nil, "v1-agents: an attempt's credential may read its own rollout, as v1's agents do, without what is withheld")
 	fl.StringVar(&f.durability, "durability", "process", "what an acknowledged record survives: process (kill -9) or power")
-	fl.DurationVar(&f.keepRecords, "keep-records", 0, "delete the calls and events of rollouts that ended longer ago (0: never)")
+	fl.DurationVar(&f.keepRecords, "keep-records", 0, "delete the calls, events and artifacts of rollouts that ended longer ago (0: never)")
 	fl.StringVar(&f.log, "log-level", "info", "debug, info, warn or error")
 	fl.IntVar(&f.threads, "threads", 0, "with --run: workers of the embedded engine (0: one per core)")
 	return c

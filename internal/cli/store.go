@@ -52,7 +52,7 @@ if anything is wrong.`,
 	vacuum := &cobra.Command{
 		Use: "vacuum", Short: "drop old records if asked, and give free space back to the disk", Args: cobra.NoArgs,
 		Long: `Give the space of what was deleted back to the disk. With --drop-run or
---drop-older, first delete the calls and events of rollouts that have ended:
+--drop-older, first delete the calls, events and artifacts of rollouts that have ended:
 rollouts stay, with their rewards. What is dropped is gone for good.`,
 		Example: `  fulgur store vacuum --store sqlite:fulgur.db
   fulgur store vacuum --drop-older 720h                   # of rollouts that ended 30 days ago, or more
