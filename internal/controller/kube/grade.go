@@ -86,7 +86,7 @@ func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 		return failed(plan.ReasonWorkspace, "what the agent has left did not come out of its pod: "+why)
 	}
 	for wait, end := testsTick, time.Now().Add(takeLimit); ; wait = min(2*wait, 2*time.Second) {
-		over, x := r.handedOver(a)
+		over, said, x := r.handedOver(a)
 		list, err := r.Artifacts.Artifacts(ctx, key)
 		for _, f := range list {
 			if f.Name == WorkArtifact {
@@ -108,7 +108,7 @@ func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 		case err == nil && over && x != nil:
 			return x
 		case err == nil && over:
-			return missing("its sidecar (" + relayName + ") ended without handing it over")
+			return missing(strings.TrimSuffix("its sidecar ("+relayName+") ended without handing it over: "+said, ": "))
 		case time.Now().After(end) && err != nil:
 			return missing(err.Error())
 		case time.Now().After(end):
@@ -118,19 +118,19 @@ func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 	}
 }
 
-// handedOver says whether an attempt's sidecar has ended, and with it all hope; the exit is
-// what ended it from outside, if anything did.
-func (r *Runner) handedOver(a *attempt) (bool, *plan.Exit) {
+// handedOver says whether an attempt's sidecar has ended, and with it all hope, what it
+// said last, and what ended it from outside, if anything did.
+func (r *Runner) handedOver(a *attempt) (over bool, said string, x *plan.Exit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a.pod == nil {
-		return a.jobGone || settled(a.job), nil
+		return a.jobGone || settled(a.job), "", nil
 	}
-	over := a.podGone || a.jobGone || a.pod.Status.Phase == corev1.PodSucceeded || a.pod.Status.Phase == corev1.PodFailed
-	for _, cs := range a.pod.Status.InitContainerStatuses {
-		over = over || cs.Name == relayName && cs.State.Terminated != nil
+	over = a.podGone || a.jobGone || a.pod.Status.Phase == corev1.PodSucceeded || a.pod.Status.Phase == corev1.PodFailed
+	if t := initEnd(a.pod, relayName); t != nil {
+		over, said = true, controller.LastLines([]byte(t.Message))
 	}
-	return over, outside(view{job: a.job, pod: a.pod, podGone: a.podGone})
+	return over, said, outside(view{job: a.job, pod: a.pod, podGone: a.podGone})
 }
 
 // fetch takes a workspace that was handed over.
@@ -311,9 +311,13 @@ func (r *Runner) watchTests(ctx context.Context, a *attempt, t grade.Test) (int,
 // what comes from outside says nothing of the work.
 func (r *Runner) testsEnded(ctx context.Context, a *attempt, t grade.Test, x plan.Exit) (int, error) {
 	switch {
-	case x.Failure == plan.ReasonSpawn && !r.copied(a):
-		return -1, fulgur.E(fulgur.KindUnavailable, "", "the copy did not come into the tests' pod: "+x.Message, nil)
 	case x.Failure == plan.ReasonSpawn:
+		r.mu.Lock()
+		t := initEnd(a.pod, copyName)
+		r.mu.Unlock()
+		if t != nil && t.ExitCode != 0 {
+			return -1, fulgur.E(fulgur.KindUnavailable, "", strings.TrimSuffix("the copy did not come into the tests' pod: "+x.Message+": "+controller.LastLines([]byte(t.Message)), ": "), nil)
+		}
 		return -1, errors.New(x.Message)
 	case x.Failure == plan.ReasonMemory || x.Failure == plan.ReasonDisk:
 		r.testsLog(ctx, a, t.Out)
@@ -325,19 +329,17 @@ func (r *Runner) testsEnded(ctx context.Context, a *attempt, t grade.Test, x pla
 	return x.Code, r.testsLog(ctx, a, t.Out)
 }
 
-// copied says whether the tests' init container has done its part.
-func (r *Runner) copied(a *attempt) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if a.pod == nil {
-		return false
+// initEnd is how an init container of a pod ended; nil: it has not.
+func initEnd(p *corev1.Pod, name string) *corev1.ContainerStateTerminated {
+	if p == nil {
+		return nil
 	}
-	for _, cs := range a.pod.Status.InitContainerStatuses {
-		if cs.Name == copyName {
-			return cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
+	for _, cs := range p.Status.InitContainerStatuses {
+		if cs.Name == name {
+			return cs.State.Terminated
 		}
 	}
-	return false
+	return nil
 }
 
 // testsLog copies what tests have printed.

@@ -94,7 +94,7 @@ func (o *maker) addWorkspace(pod *corev1.PodSpec, agent int, key plan.Key) error
 	if err != nil {
 		return err
 	}
-	relay.SecurityContext = user
+	relay.SecurityContext, relay.TerminationMessagePolicy = user, corev1.TerminationMessageFallbackToLogsOnError
 	for _, s := range []string{"--take", workPath, "--take-bytes", strconv.FormatInt(o.workSize(), 10), "--rollout", string(key.Rollout), "--attempt", string(key.Attempt)} {
 		relay.Args = append(relay.Args, verbatim(s))
 	}
@@ -175,7 +175,7 @@ func (o *maker) testObjects(of *batchv1.Job, agentName string, t grade.Test, art
 		args[i] = verbatim(args[i])
 	}
 	pod.InitContainers = []corev1.Container{{
-		Name: copyName, Image: o.RelayImage, Command: o.RelayCommand, Args: args,
+		Name: copyName, Image: o.RelayImage, Command: o.RelayCommand, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: workName, MountPath: workPath}, {Name: copyName, MountPath: copyFolder, ReadOnly: true}},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
