@@ -46,6 +46,7 @@ type Options struct {
 	Size     int64         // bytes of all changed files; 0: 32 MiB
 	Timeout  time.Duration // of Tests, and again of Command; 0: 10 minutes
 	Failures bool          // what agents have left that failed is taken too
+	Environ  []string      // more variables of Tests, where they run here, and of Command
 
 	// What Tests and Command run in; closed with the Grader; nil: nothing keeps them in.
 	TestBox, Box *sandbox.Box
@@ -68,7 +69,7 @@ const (
 type Grader struct {
 	Options
 	state   string
-	environ []string // the system's folders on PATH, and nothing else
+	environ []string // the system's folders on PATH, and little else
 	tests   RunApart
 	room    chan struct{}
 
@@ -102,7 +103,8 @@ func New(o *Options, state string, tests RunTests) (*Grader, error) {
 	if out.Timeout <= 0 {
 		out.Timeout = defaultGradeTime
 	}
-	out.environ = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"}
+	out.environ = slices.Concat([]string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"}, o.Environ)
+	out.environ = slices.Clip(out.environ) // who appends has a copy
 	if tests == nil {
 		tests = out.here
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -164,5 +165,33 @@ func TestGraderThatFailsSaysWhy(t *testing.T) {
 				t.Error("what was left is graded twice")
 			}
 		})
+	}
+}
+
+// Programs that grade carry the runner's mark, by which they are ended with it; what sweeps
+// after agents leaves them alone.
+func TestGraderIsMarked(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes are found by their environment, which macOS does not show")
+	}
+	o := options(t)
+	o.Command, o.Workspace = []string{"/bin/true"}, true
+	o.Grading = &grade.Options{Command: []string{"/bin/sh", "-c", "cat > /dev/null; sleep 1.5; echo 1"}}
+	r := processes(t, o)
+	e := runnertest.Execution("a", "")
+	runnertest.Start(t, r, e)
+	runnertest.Exit(t, r, "a")
+	type result struct {
+		controller.Grade
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		g, err := r.Grade(t.Context(), controller.Grading{Key: e.Key, Input: []byte(`{}`)})
+		done <- result{g, err}
+	}()
+	runnertest.Until(t, "it is marked", func() bool { return len(marked(func(m string) bool { return m == r.graders() })) > 0 })
+	if g := <-done; g.err != nil || g.Reward != 1 {
+		t.Errorf("%+v", g)
 	}
 }

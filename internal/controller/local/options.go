@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,18 +129,25 @@ func (o Options) prepare() (*prepared, error) {
 	if err != nil {
 		return nil, fulgur.E(fulgur.KindInvalid, op, fmt.Sprintf("the agent's command %q cannot be run: is it built, executable and on PATH?", o.Command[0]), err)
 	}
-	grading, err := grade.New(o.Grading, o.State, nil)
-	if err != nil {
-		return nil, err
-	}
-	p := &prepared{grading: grading, Options: o, program: found, environ: filter(o.Environ, o.Secrets)}
+	p := &prepared{Options: o, program: found, environ: filter(o.Environ, o.Secrets)}
 	if o.Sandbox != nil {
 		p.environ = sandbox.Environ(p.environ)
 	}
 	scope := sha256.Sum256([]byte(o.Scope))
 	p.owner = hex.EncodeToString(scope[:8]) + "/" + rand.Text()[:12]
+	if o.Grading != nil && o.Sandbox == nil { // they outlive nobody
+		g := *o.Grading
+		g.Environ = append(slices.Clone(g.Environ), markName+"="+p.graders())
+		o.Grading = &g
+	}
+	if p.grading, err = grade.New(o.Grading, o.State, nil); err != nil {
+		return nil, err
+	}
 	return p, nil
 }
+
+// graders is the mark of the programs that grade.
+func (p *prepared) graders() string { return p.owner + "/grading" }
 
 // filter drops what agents must not see: anything that holds a key of ours.
 func filter(environ, secrets []string) []string {

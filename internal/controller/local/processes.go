@@ -190,7 +190,7 @@ func (r *Processes) alive(mark string) bool {
 			return true
 		}
 	}
-	return false
+	return mark == r.graders()
 }
 
 func (c *child) stopped() bool {
