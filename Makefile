@@ -86,7 +86,7 @@ test-sandbox: ## agents in bubblewrap: probes that try to get out, limits, grade
 	test/sandbox/run.sh
 
 .PHONY: test-container
-test-container: ## the container runner on Podman and on a Docker of its own (installs them from Debian where they are missing)
+test-container: ## the container runner on Podman, with and without root, and on a Docker of its own (installs them from Debian where they are missing)
 	test/container/run.sh
 
 .PHONY: test-harness

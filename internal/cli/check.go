@@ -13,6 +13,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/config"
+	"github.com/fulgur-rl/fulgur/internal/controller/container"
 	"github.com/fulgur-rl/fulgur/internal/trainer"
 )
 
@@ -48,6 +49,13 @@ func (a *app) check(ctx context.Context, r *runFile) error {
 	a.say("agent: %q, in %s; kernels: %s", command, where, kernelName(""))
 	for _, line := range jobsOf(r) {
 		a.say("%s", line)
+	}
+	if r.Server == "" && r.Runner.Kind == "container" {
+		client, err := container.FindClient(ctx, r.Runner.Container.Program)
+		if err != nil {
+			return err
+		}
+		a.say("containers: %s", client)
 	}
 	if box != "" {
 		a.say("sandbox: %s", box)

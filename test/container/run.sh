@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# Runs the container runner's tests against Podman, and against a Docker service of
-# its own: installs Debian's where there is none. run.sh podman|docker [FLAGS of go
-# test]: that one alone. FULGUR_TEST_CONTAINER names a program that is set up already.
+# Runs the container runner's tests against Podman, against Podman without root's rights
+# (a part of them, as a user of its own), and against a Docker service of its own:
+# installs Debian's where there is none. run.sh podman|rootless|docker [FLAGS of go test]:
+# that one alone. FULGUR_TEST_CONTAINER names a program that is set up already.
 set -euo pipefail
+self=$(realpath "$0")
 cd "$(dirname "$0")/../.."
 
 sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
 dir=$(mktemp -d)
-daemon=
+daemon= user=
 tidy() {
+  if [ -n "$user" ]; then
+    [ ! -e "$home/run/libpod/tmp/pause.pid" ] || $sudo kill "$(<"$home/run/libpod/tmp/pause.pid")" 2>/dev/null || true
+    $sudo userdel "$user"
+    $sudo rm -rf "$home"
+  fi
   [ -z "$daemon" ] || { $sudo kill "$daemon" 2>/dev/null || true; wait "$daemon" 2>/dev/null || true; }
   $sudo umount "$dir"/docker/exec/netns/* 2>/dev/null || true
   $sudo rm -rf "$dir"
@@ -65,13 +72,13 @@ RUN
   [ "$ok" -ge 12 ] && [ "$ok" = "$(wc -l <"$dir/rollouts")" ] && [ "$left" = 0 ]
 }
 
-podman_() {
+prepare() { # Podman, and its settings for the tests alone
   install podman podman
   install catatonit catatonit
   runtime=crun # it refuses machines where both kinds of cgroups are mounted
   [ ! -e /sys/fs/cgroup/unified/cgroup.controllers ] || runtime=runc
   install "$runtime" "$runtime"
-  # For the tests alone: no systemd is needed.
+  # No systemd is needed.
   cat >"$dir/containers.conf" <<CONF
 [containers]
 default_ulimits = ["nofile=$files:$files", "nproc=$procs:$procs"]
@@ -80,9 +87,28 @@ runtime = "$runtime"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 CONF
+}
+
+podman_() {
+  prepare
   export CONTAINERS_CONF="$dir/containers.conf"
   tests podman
   calc podman
+}
+
+rootless_() {
+  prepare
+  install newuidmap uidmap
+  [ "${#flags[@]}" -gt 0 ] || flags=(-short -run 'TestRunner|TestWhatFailsLater|TestGrader|TestAgentReaches|TestProof|TestRelayComesBack')
+  home=$(mktemp -d)
+  CGO_ENABLED=0 go test -c -o "$home/container.test" ./internal/controller/container
+  cp "$dir/containers.conf" "$home/"
+  mkdir -m 700 "$home/run"
+  user=fulgur-test-rootless # with ranges of subordinate ids, as useradd gives them
+  $sudo useradd --home-dir "$home" --shell /bin/sh "$user"
+  $sudo chown -R "$user" "$home"
+  (cd / && $sudo setpriv --reuid "$user" --regid "$user" --init-groups env -i PATH="$PATH" HOME="$home" TMPDIR="$home" XDG_RUNTIME_DIR="$home/run" \
+    CONTAINERS_CONF="$home/containers.conf" FULGUR_TEST_CONTAINER=podman "$home/container.test" -test.timeout 10m "${flags[@]/#-/-test.}")
 }
 
 docker_() {
@@ -105,13 +131,14 @@ which=${1:-all}
 flags=("${@:2}")
 if [ -n "${FULGUR_TEST_CONTAINER:-}" ]; then tests "$FULGUR_TEST_CONTAINER"; exit; fi
 case $which in
-podman | docker) "${which}_" ;;
+podman | rootless | docker) "${which}_" ;;
 all)
   podman_
+  "$self" rootless
   docker_
   ;;
 *)
-  echo "usage: run.sh [podman|docker] [FLAGS of go test]"
+  echo "usage: run.sh [podman|rootless|docker] [FLAGS of go test]"
   exit 2
   ;;
 esac

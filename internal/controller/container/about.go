@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -12,6 +13,9 @@ type Client struct {
 	Path     string
 	Version  string // as it says
 	Rootless bool   // containers are made without root's rights
+	// Unbounded: limits of memory, processes and CPUs hold nothing, as without root's
+	// rights on control groups of version 1.
+	Unbounded bool
 }
 
 // FindClient finds the program and asks it what it is; program is Options.Program.
@@ -20,32 +24,37 @@ func FindClient(ctx context.Context, program string) (Client, error) {
 	if err != nil {
 		return Client{}, err
 	}
-	out := Client{Path: c.path}
-	if text, err := c.run(ctx, "--version"); err == nil {
-		out.Version = strings.TrimSpace(string(text))
-	}
-	if text, err := c.run(ctx, "info", "--format", "{{json .}}"); err == nil {
-		out.Rootless = rootless(text)
-	}
-	return out, nil
+	return c.about, nil
 }
 
-// rootless reads what `info` says: Podman in host.security, Docker among its
-// security options.
-func rootless(info []byte) bool {
+// String says what containers of it are.
+func (c Client) String() string {
+	whose := "its containers are root's: what gets out of one is root here"
+	if c.Rootless {
+		whose = "containers have this user's rights outside, and no more (rootless)"
+	}
+	if c.Unbounded {
+		whose += "; " + unbounded
+	}
+	return c.Path + ": " + c.Version + "; " + whose
+}
+
+const unbounded = "runner.limits of memory and processes, and runner.container.cpus, hold nothing here: without root's rights that takes control groups of version 2 alone (systemd.unified_cgroup_hierarchy=1)"
+
+// tell reads what `info` says: Podman in host, Docker at the top.
+func (c *Client) tell(info []byte) {
 	var said struct {
 		Host struct {
-			Security struct{ Rootless bool }
+			CgroupVersion string
+			Security      struct{ Rootless bool }
 		}
 		SecurityOptions []string
+		CgroupDriver    string
 	}
 	if json.Unmarshal(info, &said) != nil {
-		return false
+		return
 	}
-	for _, o := range said.SecurityOptions {
-		if strings.Contains(o, "name=rootless") {
-			return true
-		}
-	}
-	return said.Host.Security.Rootless
+	docker := slices.ContainsFunc(said.SecurityOptions, func(o string) bool { return strings.Contains(o, "name=rootless") })
+	c.Rootless = docker || said.Host.Security.Rootless
+	c.Unbounded = docker && said.CgroupDriver == "none" || said.Host.Security.Rootless && said.Host.CgroupVersion == "v1"
 }

@@ -4,18 +4,22 @@ import "testing"
 
 func TestRootless(t *testing.T) {
 	for name, test := range map[string]struct {
-		info string
-		want bool
+		info      string
+		rootless  bool
+		unbounded bool
 	}{
-		"Podman":            {`{"host":{"security":{"rootless":true}},"store":{}}`, true},
-		"Podman of root":    {`{"host":{"security":{"rootless":false}}}`, false},
-		"Docker, rootless":  {`{"ID":"x","SecurityOptions":["name=seccomp,profile=builtin","name=rootless"]}`, true},
-		"Docker":            {`{"ID":"x","SecurityOptions":["name=seccomp,profile=builtin"]}`, false},
-		"something else":    {`hello`, false},
-		"an answer of null": {`null`, false},
+		"Podman":              {`{"host":{"cgroupVersion":"v2","security":{"rootless":true}},"store":{}}`, true, false},
+		"Podman on cgroups 1": {`{"host":{"cgroupVersion":"v1","cgroupControllers":[],"security":{"rootless":true}}}`, true, true},
+		"Podman of root":      {`{"host":{"cgroupVersion":"v1","security":{"rootless":false}}}`, false, false},
+		"Docker, rootless":    {`{"ID":"x","CgroupDriver":"systemd","SecurityOptions":["name=seccomp,profile=builtin","name=rootless"]}`, true, false},
+		"one on cgroups 1":    {`{"ID":"x","CgroupDriver":"none","SecurityOptions":["name=rootless"]}`, true, true},
+		"Docker":              {`{"ID":"x","CgroupDriver":"cgroupfs","SecurityOptions":["name=seccomp,profile=builtin"]}`, false, false},
+		"something else":      {`hello`, false, false},
+		"an answer of null":   {`null`, false, false},
 	} {
-		if got := rootless([]byte(test.info)); got != test.want {
-			t.Errorf("%s: %v", name, got)
+		var c Client
+		if c.tell([]byte(test.info)); c.Rootless != test.rootless || c.Unbounded != test.unbounded {
+			t.Errorf("%s: %+v", name, c)
 		}
 	}
 }

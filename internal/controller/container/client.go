@@ -24,6 +24,7 @@ type client struct {
 	path    string
 	environ []string
 	podman  bool
+	about   Client
 }
 
 // patience is how long one command of the client may take, but for those that
@@ -58,11 +59,14 @@ func findClient(ctx context.Context, program string, environ []string) (*client,
 	if err != nil {
 		return nil, fulgur.E(fulgur.KindInvalid, op, c.path+" does not work: it should have docker's command line", err)
 	}
+	c.about = Client{Path: c.path, Version: strings.TrimSpace(string(out))}
 	c.podman = strings.Contains(strings.ToLower(string(out)), "podman")
 	// `info` needs the server, where there is one.
-	if _, err := c.run(ctx, "info", "--format", "{{json .}}"); err != nil {
+	info, err := c.run(ctx, "info", "--format", "{{json .}}")
+	if err != nil {
 		return nil, fulgur.E(fulgur.KindUnavailable, op, c.path+" cannot reach its service or its storage: does `"+c.path+" info` work for this user?", err)
 	}
+	c.about.tell(info)
 	return c, nil
 }
 

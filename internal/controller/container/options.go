@@ -147,6 +147,10 @@ func New(ctx context.Context, o Options) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l := &o.Limits; c.about.Unbounded && (l.Memory > 0 || l.Processes > 0 || l.CPUs > 0) {
+		o.Log.Warn(unbounded, "program", c.path)
+		l.Memory, l.Processes, l.CPUs = 0, 0, 0 // for what a limit explains is not to be explained by it
+	}
 	r := &Runner{Options: o, client: c, inner: inner, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]left{}, testing: map[string]bool{}}
 	if r.grader, err = grade.New(o.Grading, o.State, r.test); err != nil {
 		return nil, err
