@@ -111,9 +111,11 @@ func newRunner(o Options, c *client) (*Runner, error) {
 		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{}, works: map[plan.Key]*attempt{},
 	}
 	r.spawn = func(f func(context.Context)) { r.wg.Go(func() { f(ctx) }) }
-	if r.grader, err = grade.NewApart(o.Grading, o.State, r.test); err != nil {
-		cancel()
-		return nil, err
+	if o.Artifacts != nil {
+		if r.grader, err = grade.NewApart(o.Grading, o.State, r.test); err != nil {
+			cancel()
+			return nil, err
+		}
 	}
 	r.spawn(r.post)
 	return r, nil

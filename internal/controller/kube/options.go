@@ -36,7 +36,8 @@ type Options struct {
 	Gateway      string   // URL: what the addresses begin with that agents are given
 
 	// Workspace gives each agent an empty folder to work in. Grading has a program grade what
-	// is left in it, which comes by Artifacts; copies are kept below State. It needs a relay.
+	// is left in it, which comes by Artifacts (nil: a cluster is only looked at); copies are
+	// kept below State. It needs a relay.
 	Workspace bool
 	Grading   *grade.Options // nil: nothing is graded
 	Artifacts Artifacts
