@@ -114,8 +114,8 @@ func TestALostAttemptsCredentialEnds_CL08(t *testing.T) {
 // An agent that posts events, and asks the model nothing, is not idle.
 func TestEventsKeepAnAgentFromIdling_CL11(t *testing.T) {
 	h := open(t)
-	h.lead(controller.Options{Limits: plan.Limits{Idle: 600 * time.Millisecond, Total: time.Hour}})
-	id := h.create(nil, "sleep 2400")[0]
+	h.lead(controller.Options{Limits: plan.Limits{Idle: time.Second, Total: time.Hour}})
+	id := h.create(nil, "sleep 2600")[0]
 	runnertest.Until(t, "it runs", func() bool { a := h.attempts(id); return len(a) == 1 && a[0].Phase != fulgur.PhaseEnded })
 	over := make(chan struct{})
 	var wg sync.WaitGroup
@@ -136,7 +136,7 @@ func TestEventsKeepAnAgentFromIdling_CL11(t *testing.T) {
 	if r.Outcome.Reason != "no_calls" {
 		t.Errorf("one that posts events: %+v", *r.Outcome)
 	}
-	quiet := h.create(func(s *fulgur.RolloutSpec) { s.ID = "quiet" }, "sleep 2400")[0]
+	quiet := h.create(func(s *fulgur.RolloutSpec) { s.ID = "quiet" }, "sleep 2600")[0]
 	if r := h.ended(quiet); r.Outcome.Reason != plan.ReasonIdle {
 		t.Errorf("one that does not: %+v", *r.Outcome)
 	}
