@@ -252,6 +252,28 @@ func TestAllIsDeadWhenACellHasEnded(t *testing.T) {
 	}
 }
 
+// Control groups go with their cells, also where the dead are not buried at once.
+func TestControlGroupsGo(t *testing.T) {
+	needBox(t)
+	b, err := New(Options{Limits: Limits{Memory: 1 << 30, Processes: 100}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.cg == nil {
+		b.Close()
+		t.Skip("no control group can be made here: " + b.note)
+	}
+	for range 8 {
+		do(t, b, sh("for i in 1 2 3 4 5; do sleep 100 & done"), Pass{})
+	}
+	b.Close()
+	for _, dir := range b.cg.base {
+		if exists(dir) {
+			t.Errorf("%s is left", dir)
+		}
+	}
+}
+
 func TestRunSaysWhatKeptAProgramFromRunning(t *testing.T) {
 	b := newBox(t, Options{})
 	var out, text strings.Builder

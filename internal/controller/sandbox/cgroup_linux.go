@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,10 +24,14 @@ type cgroups struct {
 	v2   bool
 	base map[string]string // controller → folder; v2: "" → folder
 	n    atomic.Int64
+
+	mu   sync.Mutex
+	left []string // of cells that have ended, and cannot be removed yet
 }
 
 // group is one cell's.
 type group struct {
+	of   *cgroups
 	dirs map[string]string
 	v2   bool
 	fd   *os.File // v2: the child is born in it
@@ -116,7 +123,7 @@ func sweepGroups(parent string) {
 
 // make makes a cell's group.
 func (c *cgroups) make(l Limits) (*group, error) {
-	g := &group{dirs: map[string]string{}, v2: c.v2}
+	g := &group{of: c, dirs: map[string]string{}, v2: c.v2}
 	name := strconv.FormatInt(c.n.Add(1), 10)
 	for controller, base := range c.base {
 		dir := filepath.Join(base, name)
@@ -230,17 +237,35 @@ func counter(file, name string) int {
 	return 0
 }
 
-// remove removes the group, which is empty by now.
+// remove removes the group, which is empty by now. Who has died in it may not have
+// been buried yet: then it is removed with a later one.
 func (g *group) remove() {
 	if g.fd != nil {
 		_ = g.fd.Close()
 	}
-	for _, dir := range g.dirs {
-		_ = syscall.Rmdir(dir)
-	}
+	g.of.removeAll(slices.Collect(maps.Values(g.dirs)))
 }
 
+// removeAll removes folders, and what could not be before; it returns how many still
+// cannot.
+func (c *cgroups) removeAll(dirs []string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	dirs, c.left = append(dirs, c.left...), nil
+	for _, dir := range dirs {
+		if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.ENOENT) {
+			c.left = append(c.left, dir)
+		}
+	}
+	return len(c.left)
+}
+
+// close removes all; what cannot be, because a process in it does not die, the next
+// box on this machine removes.
 func (c *cgroups) close() {
+	for wait := time.Millisecond; c.removeAll(nil) > 0 && wait < 500*time.Millisecond; wait *= 2 {
+		time.Sleep(wait)
+	}
 	for _, dir := range c.base {
 		_ = syscall.Rmdir(dir)
 	}
