@@ -37,7 +37,7 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 	health := strings.TrimRight(gateway, "/") + "/healthz"
 	// A name of its own and no label: another controller of this run may lead, and adopt.
 	once := "probe-" + strings.ToLower(rand.Text()[:8])
-	x := newBox(plan.Key{Rollout: fulgur.RolloutID(once), Attempt: "0"}, "fulgur-"+r.scope+"-"+once)
+	x := newBox(plan.Key{Rollout: fulgur.RolloutID(once)}, "fulgur-"+r.scope+"-"+once)
 	args := append([]string{"run", "--rm"}, r.guarded(x.name)...)
 	args = append(args, "--volume", r.inner+":"+innerPath+":ro", "--entrypoint", innerPath)
 	if r.Network == NetworkGateway {

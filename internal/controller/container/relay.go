@@ -58,12 +58,19 @@ func (r *Runner) doors() string {
 	return filepath.Join(base, "fulgur-"+strconv.Itoa(os.Getuid())+"-"+r.scope)
 }
 
-// doorOf is the folder of an attempt's relay.
+// doorOf is the folder of an attempt's relay; a probe's key has no attempt.
 func (r *Runner) doorOf(k plan.Key) string {
-	return filepath.Join(r.doors(), short(string(k.Rollout)+"\x00"+string(k.Attempt)))
+	name := short(string(k.Rollout) + "\x00" + string(k.Attempt))
+	if k.Attempt == "" {
+		name = probeDoor + name
+	}
+	return filepath.Join(r.doors(), name)
 }
 
-// sweepDoors removes what relays of containers left that are no more.
+const probeDoor = "probe-"
+
+// sweepDoors removes what relays of containers left that are no more. A probe's may be
+// that of another controller of this run, which starts.
 func (r *Runner) sweepDoors() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +83,9 @@ func (r *Runner) sweepDoors() {
 	}
 	all, _ := os.ReadDir(r.doors()) // mostly there is none
 	for _, d := range all {
-		if !keep[d.Name()] {
+		info, err := d.Info()
+		probes := strings.HasPrefix(d.Name(), probeDoor) && (err != nil || time.Since(info.ModTime()) < 2*patience)
+		if !keep[d.Name()] && !probes {
 			_ = os.RemoveAll(filepath.Join(r.doors(), d.Name()))
 		}
 	}

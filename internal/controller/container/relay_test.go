@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -258,6 +259,34 @@ func TestSomebodyElsesFolderIsRefused(t *testing.T) {
 	}
 	if _, err := os.Stat(r.doorOf(x.key)); err != nil {
 		t.Error(err)
+	}
+}
+
+// Another controller of the run starts, and its probe has a relay too.
+func TestAProbesDoorIsNotSweptAway(t *testing.T) {
+	r := &Runner{Options: Options{Environ: []string{"XDG_RUNTIME_DIR=" + t.TempDir()}}, scope: "s"}
+	probe, attempt := r.doorOf(plan.Key{Rollout: "probe"}), r.doorOf(plan.Key{Rollout: "a", Attempt: "0"})
+	if err := ownFolder(r.doors()); err != nil {
+		t.Fatal(err)
+	}
+	left := func(age time.Duration) (names []string) {
+		for _, d := range []string{probe, attempt} {
+			if err := os.MkdirAll(d, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if at := time.Now().Add(-age); os.Chtimes(d, at, at) != nil {
+				t.Fatal("the folder's time cannot be set")
+			}
+		}
+		r.sweepDoors()
+		names, _ = filepath.Glob(filepath.Join(r.doors(), "*"))
+		return names
+	}
+	if d := cmp.Diff([]string{probe}, left(0)); d != "" {
+		t.Error(d)
+	}
+	if all := left(time.Hour); len(all) > 0 { // of a controller that was killed
+		t.Errorf("left: %v", all)
 	}
 }
 

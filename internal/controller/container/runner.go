@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -307,11 +308,7 @@ func (r *Runner) kill(x *box, signal string) {
 func (r *Runner) List(context.Context) ([]plan.Key, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make([]plan.Key, 0, len(r.live))
-	for k := range r.live {
-		keys = append(keys, k)
-	}
-	return keys, nil
+	return slices.Collect(maps.Keys(r.live)), nil
 }
 
 // Adopt implements controller.Runner: a container that the record knows is taken
