@@ -29,7 +29,7 @@ func newKubernetes(_ context.Context, j controllerJob) (controller.Runner, error
 		return kube.New(o)
 	}
 	var ok bool
-	o.State = j.dir.attempts()
+	o.State, o.KeepWork = j.dir.attempts(), keep(j.file.Retention.Attempts)
 	if o.Artifacts, ok = j.store.(kube.Artifacts); !ok {
 		return nil, fulgur.E(fulgur.KindUnsupported, "set up the grader", "this store keeps no artifacts", nil)
 	}

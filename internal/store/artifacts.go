@@ -65,11 +65,13 @@ func (s *Store) PutArtifact(ctx context.Context, key fulgur.AttemptKey, name, re
 		row.reader = sum[:]
 	}
 	var left int64
+	known := false
 	err = s.do(ctx, op, func(b *batch) error { // before a byte is read
 		_, held, err := b.artifactsOf(op, key)
 		for i := range held {
 			if left += held[i].Size; held[i].Name == name {
-				left -= held[i].Size // the same again needs no room
+				left -= held[i].Size // the same again needs no room, and is not written
+				known = true
 			}
 		}
 		return err
@@ -77,7 +79,7 @@ func (s *Store) PutArtifact(ctx context.Context, key fulgur.AttemptKey, name, re
 	if err != nil {
 		return out, false, err
 	}
-	if err = s.upload(ctx, op, &row, body, most-left); err == nil {
+	if err = s.upload(ctx, op, &row, body, most-left, known); err == nil {
 		err = s.do(ctx, op, func(b *batch) error {
 			created = false
 			num, held, err := b.artifactsOf(op, key)
@@ -95,6 +97,9 @@ func (s *Store) PutArtifact(ctx context.Context, key fulgur.AttemptKey, name, re
 					return nil
 				}
 				total += held[i].Size
+			}
+			if known {
+				return fulgur.E(fulgur.KindUnavailable, op, "it was removed meanwhile: try again", nil)
 			}
 			if total > most || len(held) >= maxArtifacts {
 				return tooLarge(op, most)
@@ -123,8 +128,8 @@ func tooLarge(op string, most int64) error {
 	return fulgur.E(fulgur.KindTooLarge, op, fmt.Sprintf("an attempt's artifacts may have %d bytes together, and be %d", most, maxArtifacts), nil)
 }
 
-// upload writes a body's parts, and notes its size and hash.
-func (s *Store) upload(ctx context.Context, op string, row *artifactRow, body io.Reader, most int64) error {
+// upload writes a body's parts, unless it is known already, and notes its size and hash.
+func (s *Store) upload(ctx context.Context, op string, row *artifactRow, body io.Reader, most int64, known bool) error {
 	sum := sha256.New()
 	for part := 0; ; part++ {
 		buf := make([]byte, partSize)
@@ -141,6 +146,8 @@ func (s *Store) upload(ctx context.Context, op string, row *artifactRow, body io
 		}
 		if n > 0 {
 			sum.Write(buf[:n])
+		}
+		if n > 0 && !known {
 			if err := s.do(ctx, op, func(b *batch) error {
 				b.artifacts.parts = append(b.artifacts.parts, artifactPart{row.upload, part, buf[:n]})
 				return nil

@@ -189,7 +189,7 @@ func (r *Runner) Acknowledge(keys []plan.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range keys {
-		delete(r.works, k)
+		r.letGoLocked(k)
 		a := r.done[k]
 		if a == nil || a.jobGone || a.stopping {
 			continue

@@ -68,13 +68,27 @@ func (r *Runner) takeLocked(a *attempt, x plan.Exit) {
 		a.ending, a.taken = false, true
 		switch {
 		case missing == nil:
-			r.works[a.key] = a
+			r.works[a.key], a.well = a, well
 		case well:
 			x = *missing
 		default:
 			r.log.Info("what a failed agent has left is not graded: it is not here", "rollout", a.key.Rollout, "attempt", a.key.Attempt, "err", missing.Message)
 		}
 		r.endLocked(a, x)
+	})
+}
+
+// letGoLocked forgets what an agent has left, whose end is on record.
+func (r *Runner) letGoLocked(key plan.Key) {
+	a := r.works[key]
+	delete(r.works, key)
+	if a == nil || r.KeepWork == "" || r.KeepWork == controller.KeepAll || r.KeepWork == controller.KeepFailures && !a.well {
+		return
+	}
+	r.spawn(func(ctx context.Context) {
+		if err := r.Artifacts.DeleteArtifact(ctx, fulgur.AttemptKey(key), WorkArtifact); err != nil && ctx.Err() == nil {
+			r.log.Warn("what an agent has left could not be removed; it goes with its rollout's records", "rollout", key.Rollout, "err", err)
+		}
 	})
 }
 

@@ -108,7 +108,7 @@ func grades(t *testing.T, s *shelf) func(*Options) {
 		t.Fatal(err)
 	}
 	return func(o *Options) {
-		o.Workspace, o.Artifacts, o.State = true, s, t.TempDir()
+		o.Workspace, o.Artifacts, o.State, o.KeepWork = true, s, t.TempDir(), controller.KeepFailures
 		o.RelayImage, o.Gateway = "fulgur:1", "http://gateway.test:8080"
 		o.Grading = &grade.Options{Command: []string{"sh", "-c", `x=$(cat); case $x in *'"exit_code":0,"timed_out":false'*'2 passed'*) echo 1;; *) echo 0;; esac`},
 			Dir: dir, Pristine: dir, Tests: []string{"pytest", "-q", "$(HOME)"}, Timeout: time.Minute}
@@ -220,6 +220,16 @@ func TestWhatAgentsLeaveIsGraded(t *testing.T) {
 			a.mu.Unlock()
 			if n != 1 {
 				t.Errorf("%d Jobs are left, want the agent's", n)
+			}
+			r.Acknowledge([]plan.Key{e.Key})
+			for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+				list, _ := s.Artifacts(t.Context(), key)
+				if len(list) == 0 || test.refused != "" {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("what was graded stays: %v", list)
+				}
 			}
 			if left, _ := filepath.Glob(filepath.Join(r.State, "*", "*")); len(left) > 0 {
 				t.Errorf("left %v", left)

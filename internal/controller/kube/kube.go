@@ -85,6 +85,7 @@ type attempt struct {
 	stopping bool
 	ending   bool // its exit is being put together
 	taken    bool // its workspace is, or is known not to come
+	well     bool // with taken: it ended well
 	tail     string
 }
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/grade"
 )
 
@@ -42,6 +43,7 @@ type Options struct {
 	Grading   *grade.Options // nil: nothing is graded
 	Artifacts Artifacts
 	State     string
+	KeepWork  controller.Keep // of which attempts what they left stays with Artifacts when it is graded; "": of all
 
 	PullPolicy corev1.PullPolicy // of the built-in template; "": Kubernetes' own rule
 
