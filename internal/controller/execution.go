@@ -362,12 +362,12 @@ func (c *Controller) observe(ctx context.Context, e *execution, key plan.Key, be
 
 // startFailure is the exit of an execution that never was.
 func startFailure(err error) plan.Exit {
-	x := plan.Exit{Code: -1, Failure: "spawn", Cause: plan.CausePermanent, Message: "the agent could not be started: " + err.Error()}
+	x := plan.Exit{Code: -1, Failure: plan.ReasonSpawn, Cause: plan.CausePermanent, Message: "the agent could not be started: " + err.Error()}
 	switch fulgur.KindOf(err) {
 	case fulgur.KindExhausted, fulgur.KindUnavailable, fulgur.KindTimeout, fulgur.KindCanceled:
 		x.Cause = plan.CauseTransient
 	case fulgur.KindInvalid, fulgur.KindTooLarge:
-		x.Failure, x.Message = "input", err.Error()
+		x.Failure, x.Message = plan.ReasonInput, err.Error()
 	}
 	return x
 }

@@ -303,7 +303,7 @@ func (b *base) keepLog(e controller.Execution, log []byte, good bool) (tail, pat
 
 func exitOf(s *os.ProcessState) plan.Exit {
 	if s == nil {
-		return plan.Exit{Code: -1, Failure: "lost", Cause: plan.CauseTransient, Message: "the system told nothing of the process's end"}
+		return plan.Exit{Code: -1, Failure: plan.ReasonLost, Cause: plan.CauseTransient, Message: "the system told nothing of the process's end"}
 	}
 	exit := plan.Exit{Code: s.ExitCode()}
 	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

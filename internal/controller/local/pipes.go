@@ -108,7 +108,7 @@ func (p *pipes) answer(line string, id fulgur.RolloutID) plan.Exit {
 		if len(line) > 200 {
 			line = line[:200] + "…"
 		}
-		return plan.Exit{Code: -1, Failure: "protocol", Message: fmt.Sprintf("the worker printed a line that is no answer to this rollout (standard output is the protocol's alone; logs belong on standard error): %q", line)}
+		return plan.Exit{Code: -1, Failure: plan.ReasonProtocol, Message: fmt.Sprintf("the worker printed a line that is no answer to this rollout (standard output is the protocol's alone; logs belong on standard error): %q", line)}
 	}
 	if *a.OK {
 		return plan.Exit{}
@@ -117,7 +117,7 @@ func (p *pipes) answer(line string, id fulgur.RolloutID) plan.Exit {
 	if a.Error != nil && *a.Error != "" {
 		msg = "the agent failed: " + *a.Error
 	}
-	return plan.Exit{Code: -1, Failure: "error", Message: msg}
+	return plan.Exit{Code: -1, Failure: plan.ReasonError, Message: msg}
 }
 
 // kill ends the process without grace and waits for that.

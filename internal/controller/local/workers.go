@@ -285,7 +285,7 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 		// It closed its output: it has ended, or cannot answer any more.
 		if !closedWithin(p.child.gone, r.Grace) {
 			p.kill()
-			return plan.Exit{Code: -1, Failure: "protocol", Message: "the worker closed its standard output without an answer"}
+			return plan.Exit{Code: -1, Failure: plan.ReasonProtocol, Message: "the worker closed its standard output without an answer"}
 		}
 	case <-p.child.gone:
 	}
@@ -294,7 +294,7 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 	}
 	exit := r.exitOf(p.child, controller.LastLines(p.log.Bytes()))
 	if exit.Code == 0 && !p.child.stopped() {
-		exit = plan.Exit{Code: -1, Failure: "protocol", Message: "the worker exited with code 0 without an answer"}
+		exit = plan.Exit{Code: -1, Failure: plan.ReasonProtocol, Message: "the worker exited with code 0 without an answer"}
 	}
 	return exit
 }
@@ -324,11 +324,11 @@ func (r *Workers) warm(p *pipes) (plan.Exit, bool) {
 			if exit.Signal != "" {
 				how = "by signal " + exit.Signal
 			}
-			return plan.Exit{Code: -1, Failure: "worker", Cause: plan.CauseTransient, Message: "the worker ended " + how + " at its start-up, before it read its first line"}, false
+			return plan.Exit{Code: -1, Failure: plan.ReasonWorker, Cause: plan.CauseTransient, Message: "the worker ended " + how + " at its start-up, before it read its first line"}, false
 		case <-limit.C:
 			t.Stop()
 			p.kill()
-			return plan.Exit{Code: -1, Failure: "worker", Cause: plan.CauseTransient, Message: fmt.Sprintf("the worker had not read its first line %s after its start", r.WorkerStart)}, false
+			return plan.Exit{Code: -1, Failure: plan.ReasonWorker, Cause: plan.CauseTransient, Message: fmt.Sprintf("the worker had not read its first line %s after its start", r.WorkerStart)}, false
 		}
 	}
 }
@@ -482,7 +482,7 @@ func (r *Workers) spawn(w *worker) (*pipes, error) {
 
 // spawnExit is the exit of a rollout whose worker could not be started.
 func spawnExit(err error) plan.Exit {
-	x := plan.Exit{Code: -1, Failure: "spawn", Cause: plan.CausePermanent, Message: "the worker could not be started: " + err.Error()}
+	x := plan.Exit{Code: -1, Failure: plan.ReasonSpawn, Cause: plan.CausePermanent, Message: "the worker could not be started: " + err.Error()}
 	switch fulgur.KindOf(err) {
 	case fulgur.KindExhausted, fulgur.KindUnavailable:
 		x.Cause = plan.CauseTransient
