@@ -103,6 +103,9 @@ type Activity struct {
 	// call that ended (answered with 5xx); "": it did not. A client that left or was
 	// refused (4xx) is no failure of theirs.
 	Upstream string `json:"upstream,omitempty"`
+	// Overflow is what the last call that ended was told if it did not fit the
+	// model's context; "": it did, or was none.
+	Overflow string `json:"overflow,omitempty"`
 	// Refused is how many requests became no call: malformed, above a limit, behind
 	// the attempt's end; Refusal is what the last one was told.
 	Refused int    `json:"refused,omitempty"`

@@ -135,7 +135,7 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 
 // learn notes what the gateway and the record know of an execution that has ended.
 func (c *Controller) learn(ctx context.Context, key plan.Key, since time.Time, a fulgur.Activity, f *plan.Facts) {
-	f.Calls, f.Upstream = c.calls(ctx, key, a)
+	f.Calls, f.Upstream, f.Overflow = c.calls(ctx, key, a)
 	f.Open = a.InFlight
 	f.Restarted = a.Up > 0 && !since.IsZero() && time.Since(since) > a.Up
 }

@@ -304,26 +304,24 @@ func (c *Controller) report(ctx context.Context, key plan.Key, r fulgur.AttemptR
 }
 
 // calls counts an attempt's model calls, and says how the last one failed if
-// the model server or the gateway was what failed it. The gateway knows; the
-// record is read where it has forgotten, as after a restart.
-func (c *Controller) calls(ctx context.Context, key plan.Key, a fulgur.Activity) (n int, upstream string) {
-	n, upstream = a.Calls, a.Upstream
-	if n > 0 || upstream != "" {
-		return n, upstream
+// the model server or the gateway was what failed it, or if it did not fit the
+// context. The gateway knows; the record is read where it has forgotten, as after a
+// restart.
+func (c *Controller) calls(ctx context.Context, key plan.Key, a fulgur.Activity) (n int, upstream, overflow string) {
+	if a.Calls > 0 || a.Upstream != "" {
+		return a.Calls, a.Upstream, a.Overflow
 	}
 	all, err := c.store.Calls(ctx, key.Rollout, key.Attempt)
-	if err != nil {
-		return n, ""
+	if err != nil || len(all) == 0 {
+		return a.Calls, "", ""
 	}
-	if len(all) > 0 {
-		if last := all[len(all)-1]; last.HTTPStatus >= 500 {
-			upstream = last.Error
-			if upstream == "" {
-				upstream = fmt.Sprintf("it was answered with status %d", last.HTTPStatus)
-			}
-		}
+	switch last := all[len(all)-1]; {
+	case last.HTTPStatus >= 500:
+		upstream = cmp.Or(last.Error, fmt.Sprintf("it was answered with status %d", last.HTTPStatus))
+	case slices.Contains(last.Untrainable, fulgur.UntrainableContext):
+		overflow = cmp.Or(last.Error, "it did not fit")
 	}
-	return max(n, len(all)), upstream
+	return len(all), upstream, overflow
 }
 
 // observe looks at an attempt whose clock seems to have run out.

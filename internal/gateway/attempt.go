@@ -35,6 +35,7 @@ type attempt struct {
 	refused  int    // requests that became no call
 	refusal  string // what the last of them was told
 	upstream string // how the model server or the gateway failed the last call that ended; "": it did not
+	overflow string // what that call was told if it did not fit the model's context; "": it did
 	holding  int    // calls held now
 	since    time.Time
 	held     time.Duration
@@ -127,11 +128,11 @@ func (a *attempt) end() {
 }
 
 // came notes what came of the call that ended last: fault is "" unless the
-// model server or the gateway failed it.
-func (a *attempt) came(fault string) {
+// model server or the gateway failed it, overflow unless it did not fit the context.
+func (a *attempt) came(fault, overflow string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.upstream = fault
+	a.upstream, a.overflow = fault, overflow
 }
 
 // refuse notes that a request became no call.
@@ -170,7 +171,7 @@ func (g *Gateway) Activity(_ context.Context, id fulgur.RolloutID, at fulgur.Att
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held, Upstream: a.upstream, Refused: a.refused, Refusal: a.refusal, Up: up}
+	out := fulgur.Activity{Calls: a.next, InFlight: a.inflight, LastEnd: a.lastEnd, Held: a.held, Upstream: a.upstream, Overflow: a.overflow, Refused: a.refused, Refusal: a.refusal, Up: up}
 	if a.holding > 0 {
 		out.Held += time.Since(a.since)
 	}

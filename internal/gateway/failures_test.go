@@ -158,6 +158,13 @@ func TestContextFull(t *testing.T) {
 		if r := h.last(t); got.status != 400 || got.code() != "context_length_exceeded" || h.gen.Calls() != 0 || r.Untrainable[0] != fulgur.UntrainableContext {
 			t.Errorf("%d %s, record %v", got.status, got.body, r.Untrainable)
 		}
+		if a, _ := h.g.Activity(t.Context(), "r1", "0"); a.Overflow != h.last(t).Error || a.Overflow == "" {
+			t.Errorf("activity %+v", a)
+		}
+		h.chat(t, agentKey, hi)
+		if a, _ := h.g.Activity(t.Context(), "r1", "0"); a.Overflow != "" {
+			t.Errorf("after a call that fits: %+v", a)
+		}
 	})
 }
 

@@ -216,10 +216,10 @@ func (f *flow) enter(ctx context.Context, abort func(error)) (*flight, error) {
 func (f *flow) unadmitted(client context.Context, err error) bool {
 	if client.Err() != nil {
 		f.g.m.refused.WithLabelValues(string(fulgur.KindCanceled)).Inc()
-		f.came("")
+		f.came("", "")
 		return true
 	}
-	f.came(ownFault(err))
+	f.came(ownFault(err), "")
 	f.ans.stop()
 	if f.ans.isStarted() {
 		f.ans.fail(failureOf(err))
@@ -230,9 +230,9 @@ func (f *flow) unadmitted(client context.Context, err error) bool {
 }
 
 // came notes on the attempt what came of the call, before the client knows.
-func (f *flow) came(fault string) {
+func (f *flow) came(fault, overflow string) {
 	if f.attempt != nil {
-		f.attempt.came(fault)
+		f.attempt.came(fault, overflow)
 	}
 }
 
@@ -264,10 +264,14 @@ func (f *flow) settle(ctx context.Context, out *ending, left bool) {
 		f.g.m.lost.Inc()
 		f.g.o.Log.Error("call could not be recorded", "call", c.ID, "rollout", c.Rollout, "err", err)
 		out.lost = fulgur.E(lossKind(err), "record call", "The call could not be put on record, so its answer is withheld: try again", err)
-		f.came(ownFault(out.lost))
+		f.came(ownFault(out.lost), "")
 		return
 	}
-	f.came(fault(c, out.res, out.err))
+	overflow := ""
+	if contextFull(out.res, out.err) {
+		overflow = c.Error
+	}
+	f.came(fault(c, out.res, out.err), overflow)
 	f.g.m.done(c, c.Latency)
 	if !f.g.o.Log.Enabled(ctx, slog.LevelDebug) {
 		return

@@ -229,7 +229,7 @@ func (g *Gateway) refuse(w http.ResponseWriter, d dialect.Dialect, v1 bool, err 
 func (g *Gateway) refuseCall(w http.ResponseWriter, d dialect.Dialect, t target, err error) {
 	if t.rollout != "" {
 		a := g.attempts.get(attemptKey{t.rollout, t.attempt})
-		a.came(ownFault(err))
+		a.came(ownFault(err), "")
 		why := fulgur.PublicMessage(err)
 		if many := (*tooMany)(nil); errors.As(err, &many) {
 			why = many.msg

@@ -46,6 +46,7 @@ type Facts struct {
 	Calls    int    // on record; -1: not known
 	Open     int    // calls that were under way when it ended
 	Upstream string // error of the attempt's last call, if the model server or the gateway failed it
+	Overflow string // what the attempt's last call was told, if it did not fit the model's context
 	// Restarted: the gateway was started again while the agent ran, and what calls
 	// that cut off is on no record.
 	Restarted bool
@@ -128,6 +129,8 @@ func Judge(f Facts) Verdict {
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent ended after the model server had failed its last call: "+f.Upstream), f)
 	case f.Restarted && (f.Exit.Code != 0 || f.Exit.Signal != "" || f.Exit.Failure != ""):
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent failed, and the gateway had been started again while it ran"), f)
+	case f.Overflow != "": // also one that swallowed it: it had not come to its end
+		return end(fulgur.OutcomeAgent, ReasonOverflow, "the agent's last call did not fit the model's context: "+f.Overflow)
 	case f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code == 0:
 		if f.Calls == 0 {
 			return end(fulgur.OutcomeOK, ReasonNoCalls, "the agent exited with code 0 without a model call: does it take its address from OPENAI_BASE_URL and its key from OPENAI_API_KEY?")

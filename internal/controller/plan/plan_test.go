@@ -192,6 +192,8 @@ func TestJudge(t *testing.T) {
 		"the upstream was down, and it exited with 0 all the same":   {Facts{Calls: 1, Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
 		"not even its first call was answered, and it exited with 0": {Facts{Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
 		"the gateway was killed under it":                            {Facts{Exit: Exit{Code: 1}, Calls: 1, Restarted: true}, fulgur.OutcomeInfrastructure, "upstream", "started again", true, time.Second},
+		"its last call did not fit (GW-23)":                          {Facts{Exit: Exit{Code: 1}, Calls: 6, Overflow: "too long"}, fulgur.OutcomeAgent, "context_overflow", "too long", false, 0},
+		"its last call did not fit, and it exited with 0":            {Facts{Calls: 6, Overflow: "too long"}, fulgur.OutcomeAgent, "context_overflow", "too long", false, 0},
 		"it survived the gateway's death":                            {Facts{Calls: 3, Restarted: true}, fulgur.OutcomeOK, "ok", "", false, 0},
 		"it used up its memory":                                      {Facts{Exit: Failed(ReasonMemory, "m"), Calls: 1}, fulgur.OutcomeAgent, "memory", "m", false, 0},
 		"it used up its memory before its first call":                {Facts{Exit: Failed(ReasonMemory, "m")}, fulgur.OutcomeAgent, "memory", "m", false, 0},

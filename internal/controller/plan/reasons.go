@@ -22,6 +22,7 @@ const (
 	ReasonSignal   = "signal"   // a signal that the controller did not send
 	ReasonError    = "error"
 	ReasonProtocol = "protocol"
+	ReasonOverflow = "context_overflow"
 	ReasonUpstream = "upstream" // ended, well or not, after the model server had failed its last call
 	ReasonLost     = "lost"     // its controller died
 	ReasonUnknown  = "unknown"
@@ -63,6 +64,7 @@ func Reasons() []Reason {
 		{ReasonProtocol, agent, CauseAgent, "a worker broke the protocol of workers"},
 		{ReasonTimeout, agent, CauseAgent, "agent.timeout of active time was over"},
 		{ReasonIdle, agent, CauseAgent, "no call and no event for agent.idle_timeout of active time"},
+		{ReasonOverflow, agent, CauseAgent, "it ended after its last call had not fitted the model's context"},
 		{ReasonMemory, agent, CauseAgent, "its own container or sandbox ran out of memory"},
 		{ReasonProcesses, agent, CauseAgent, "its own container or sandbox ran out of processes"},
 		{ReasonDisk, agent, CauseAgent, "its own container or sandbox ran out of disk, or it wrote too large a file"},
