@@ -1,10 +1,14 @@
 package cluster
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
@@ -38,6 +42,39 @@ func TestOddIDs_CK05(t *testing.T) {
 	for _, id := range ids {
 		if r := h.ended(id); r.State != fulgur.Succeeded || len(h.attempts(id)) != 1 {
 			t.Errorf("%q: %+v", id, *r.Outcome)
+		}
+	}
+	h.empty()
+}
+
+// A quota on pods lets Jobs in and their pods not: they wait all the same, and none
+// is taken for one that does not start.
+func TestQuotaOnPods_CK03(t *testing.T) {
+	if os.Getenv("FULGUR_LONG") == "" {
+		t.Skip("takes 3 minutes, for the Job controller takes its time: FULGUR_LONG=1 runs it")
+	}
+	h := build(t)
+	h.create(h.Core("resourcequotas"), map[string]any{"metadata": map[string]string{"name": "few"}, "spec": map[string]any{"hard": map[string]string{"pods": "2"}}}, nil)
+	h.Until("the quota is counted", func() bool {
+		var q corev1.ResourceQuota
+		h.get(h.Core("resourcequotas/few"), &q)
+		return len(q.Status.Used) > 0
+	})
+	c, _ := h.control(h.options(shell), plan.Limits{Slots: 8, Starting: 8, Start: 30 * time.Second})
+	inputs := map[fulgur.RolloutID]map[string]string{}
+	for i := range 8 {
+		inputs[fulgur.RolloutID(fmt.Sprint("r-", i))] = in("until [ -e " + h.share + "/go ]; do sleep 0.1; done")
+	}
+	h.rollouts(inputs)
+	h.Until("six wait for room", func() bool { s := c.Stats(); return s.Waiting == 6 && s.Running == 2 })
+	time.Sleep(35 * time.Second) // longer than a start may take
+	if err := os.WriteFile(filepath.Join(h.share, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.settle(4 * time.Minute)
+	for id := range inputs {
+		if r := h.rollout(id); r.State != fulgur.Succeeded || len(h.attempts(id)) != 1 {
+			t.Errorf("%s: %+v, %d attempts", id, *r.Outcome, len(h.attempts(id)))
 		}
 	}
 	h.empty()
