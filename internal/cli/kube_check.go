@@ -55,7 +55,7 @@ func jobsOf(r *runFile) (out []string) {
 	if note != "" {
 		say("  %s", note)
 	}
-	if k.Relay {
+	if o.RelayImage != "" {
 		say("agents hold no key: the sidecar adds it")
 	} else {
 		say("agents hold a key, which is good for their own attempt alone (runner.kubernetes.relay: true keeps it from them)")

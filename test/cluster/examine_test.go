@@ -22,7 +22,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/kube"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/test/kubeapi"
 )
 
@@ -226,4 +229,44 @@ func (x *examined) use(cfg *api.Config) {
 	if err := clientcmd.WriteToFile(*cfg, x.o.Kubeconfig); err != nil {
 		x.t.Fatal(err)
 	}
+}
+
+// A controller that is started again finds its namespace full of the run's own agents,
+// which it is to take over: it does not wait for room for probes. Another run's does.
+func TestProveBesideItsOwnAgents(t *testing.T) {
+	x := toExamine(t, program(t))
+	x.o.ProbeLimit = 6 * time.Second
+	x.create(x.Core("resourcequotas"), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("1")}}}, nil)
+	runner := func(scope string) *kube.Runner {
+		o := x.o
+		o.Scope = scope
+		r, err := kube.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Close() })
+		return r
+	}
+	first := runner("mine")
+	if _, err := first.Start(t.Context(), controller.Execution{Key: plan.Key{Rollout: "r", Attempt: "0"}, Input: json.RawMessage(`{"image":"` + hostImage + `","sh":"sleep 600"}`), Env: map[string]string{}}); err != nil {
+		t.Fatal(err)
+	}
+	x.Until("its agent runs", func() bool {
+		return slices.ContainsFunc(x.pods(), func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	})
+	first.Leave()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := runner("another").Prove(t.Context(), x.gateway); fulgur.KindOf(err) != fulgur.KindTimeout {
+		t.Errorf("another run: %v", err)
+	}
+	next := runner("mine")
+	if err := next.Prove(t.Context(), x.gateway); err != nil {
+		t.Error(err)
+	}
+	if _, err := next.Adopt(t.Context(), nil); err != nil { // nobody wants it
+		t.Error(err)
+	}
+	x.empty()
 }

@@ -302,7 +302,7 @@ func (x *examiner) nodes(ctx context.Context, gateway string) {
 	mark := r.newMark()
 	defer r.unmark(ctx, mark)
 	good := true
-	nodes, err := r.scout(ctx, gateway, mark, func(node string, found *ProbeResult, why string) error {
+	nodes, err := r.scout(ctx, gateway, mark, r.ProbeLimit, func(node string, found *ProbeResult, why string) error {
 		checks := r.nodeChecks(node, found, why)
 		for _, c := range checks {
 			good = good && c.Status != CheckFailed

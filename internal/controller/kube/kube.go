@@ -4,8 +4,10 @@
 // What an attempt is made of (template.go, job.go, names.go) and what its Job's
 // state means (status.go) are decided in pure functions. Runner acts: it creates
 // (create.go), watches (watch.go), stops and forgets (end.go), and takes over what
-// an earlier controller left (adopt.go). Nothing is asked of the API server but
-// what changes: two watches, three requests an attempt, one more for the log of
+// an earlier controller left (adopt.go). Before the first attempt probes show what
+// agents reach, and nodes fetch their images (prove.go, probe.go, prepull.go);
+// Examine shows a person whether a cluster is fit. Nothing is asked of the API server
+// but what changes: two watches, three requests an attempt, one more for the log of
 // one that failed.
 package kube
 

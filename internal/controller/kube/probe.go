@@ -44,7 +44,10 @@ func (r *Runner) probeRound(ctx context.Context, x scouting, round string, n int
 	why, refused := notMade, map[types.UID]bool{}
 	for {
 		pods, _, err := s.all(ctx)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil, false, r.late(ctx, why)
+		case err != nil:
 			return nil, false, fulgur.E(fulgur.KindUnavailable, opProve, "the probes could not be watched", err)
 		}
 		found := tally(pods, refused)
@@ -193,7 +196,7 @@ func (r *Runner) late(ctx context.Context, why string) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)
 	}
-	return fulgur.E(fulgur.KindTimeout, opProve, fmt.Sprintf("the probes had not ended after %s: %s", r.ProbeLimit, why), nil)
+	return fulgur.E(fulgur.KindTimeout, opProve, "the probes had not ended in time: "+why, nil)
 }
 
 // patience says when something has been so for too long.

@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +44,9 @@ const (
 	// unplaced is how long the scheduler may say no to a probe, while others were
 	// placed, before no node is left for it.
 	unplaced = 3 * time.Second
+	// crowdedLimit is how long probes are waited for where the run's own agents may have
+	// all the room.
+	crowdedLimit = time.Minute
 	// unmade is the same where there is no pod to be placed: a quota leaves none room.
 	unmade = 10 * time.Second
 )
@@ -65,9 +70,19 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 		r.log.Warn("agents may reach anything that pods reach here, and whether they reach the gateway is not tried: set runner.kubernetes.probe_image", "isolation", "none")
 		return nil
 	}
+	// What an earlier controller left there may leave probes no room, and is to be taken
+	// over soon: it was let in by an earlier proof.
+	lives, limit := r.lives(ctx), r.ProbeLimit
+	if lives {
+		limit = min(limit, crowdedLimit)
+	}
 	mark := r.newMark()
 	defer r.unmark(ctx, mark)
-	nodes, err := r.scout(ctx, gateway, mark, r.judge)
+	nodes, err := r.scout(ctx, gateway, mark, limit, r.judge)
+	if lives && fulgur.KindOf(err) == fulgur.KindTimeout && ctx.Err() == nil {
+		r.log.Warn("the probes found no room beside the run's own agents, which an earlier proof let in: what is reached is not tried anew", "err", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -90,6 +105,16 @@ func (r *Runner) gatewayURL(gateway string) (*url.URL, error) {
 	return u, nil
 }
 
+// lives says whether there are Jobs of the run, left by an earlier controller.
+func (r *Runner) lives(ctx context.Context) bool {
+	var jobs list[batchv1.Job]
+	q := url.Values{"labelSelector": {labelScope + "=" + r.scope + ",!" + labelProbe}, "limit": {"20"}}
+	if err := r.c.call(ctx, http.MethodGet, r.c.path("batch/v1/jobs"), q, nil, &jobs); err != nil {
+		return false
+	}
+	return slices.ContainsFunc(jobs.Items, func(j batchv1.Job) bool { return !settled(&j) })
+}
+
 // newMark names the probes of one start: several controllers of a run may start at once.
 func (r *Runner) newMark() string { return r.scope + "-" + strings.ToLower(rand.Text()[:8]) }
 
@@ -104,8 +129,8 @@ func (r *Runner) unmark(ctx context.Context, mark string) {
 
 // scout sends a probe to each node that agents can come to, and returns the nodes.
 // tell gets what each found, or why it did not run; its error ends the scouting.
-func (r *Runner) scout(ctx context.Context, gateway, mark string, tell tellFunc) (nodes []string, err error) {
-	ctx, done := context.WithTimeout(ctx, r.ProbeLimit)
+func (r *Runner) scout(ctx context.Context, gateway, mark string, limit time.Duration, tell tellFunc) (nodes []string, err error) {
+	ctx, done := context.WithTimeout(ctx, limit)
 	defer done()
 	x := scouting{gateway: gateway, tell: tell}
 	if r.Isolated {
