@@ -145,10 +145,7 @@ func TestAnEarlierLifesJobIsReplaced_CK12(t *testing.T) {
 		j, s := a.jobs[name("a")], a.secrets[name("a")]
 		return j != nil && j.UID != first && s != nil && string(s.Data["OPENAI_API_KEY"]) == "another"
 	})
-	a.exits(name("a"), 0)
-	if x := runnertest.Exit(t, r, "a"); x.Code != 0 || x.Failure != "" {
-		t.Errorf("exit %+v", x)
-	}
+	endsWell(t, a, r, "a")
 }
 
 // The Jobs of a run whose trainer died go, with their pods, while its controller
@@ -189,10 +186,7 @@ func TestEmptyWatchesHideNothing_CK07(t *testing.T) {
 	long(t)
 	a := newAPI(t)
 	r := testRunner(t, a)
-	runnertest.Start(t, r, runnertest.Execution("a", "x"))
-	a.has(name("a"), true)
-	a.running(name("a"))
-	event(t, r)
+	begun(t, a, r, "a")
 	a.mu.Lock()
 	a.watch = func(*http.Request, io.Writer) bool { return true }
 	a.mu.Unlock()

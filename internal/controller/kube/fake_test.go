@@ -19,6 +19,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
 )
 
 // api is an API server of a few resources that plays faults: what a real one
@@ -409,4 +411,31 @@ func (a *api) setFault(f func(r *http.Request) (int, string)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fault = f
+}
+
+// dies ends a runner as the death of its controller would: its Jobs go on.
+func dies(t *testing.T, r *Runner) {
+	t.Helper()
+	r.Leave()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// begun starts an attempt, and returns when its runner has told that it runs.
+func begun(t *testing.T, a *api, r *Runner, id string) {
+	t.Helper()
+	runnertest.Start(t, r, runnertest.Execution(id, "x"))
+	a.has(name(id), true)
+	a.running(name(id))
+	event(t, r)
+}
+
+// endsWell has an attempt exit with 0, which is all that its runner tells.
+func endsWell(t *testing.T, a *api, r *Runner, id string) {
+	t.Helper()
+	a.exits(name(id), 0)
+	if x := runnertest.Exit(t, r, id); x.Code != 0 || x.Failure != "" {
+		t.Errorf("exit %+v", x)
+	}
 }

@@ -45,10 +45,7 @@ func TestNobodySaysACredential(t *testing.T) {
 	a.log = "key secret-a of a\n"
 	old := testRunner(t, a)
 	for _, id := range []string{"a", "b", "c"} {
-		runnertest.Start(t, old, runnertest.Execution(id, "x"))
-		a.has(name(id), true)
-		a.running(name(id))
-		event(t, old)
+		begun(t, a, old, id)
 	}
 	fails := func(id string) {
 		a.pod(name(id), func(p *corev1.Pod) {

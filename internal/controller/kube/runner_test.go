@@ -43,15 +43,6 @@ func testRunner(t *testing.T, a *api, change ...func(*Options)) *Runner {
 	return r
 }
 
-// dies ends a runner as the death of its controller would: its Jobs go on.
-func dies(t *testing.T, r *Runner) {
-	t.Helper()
-	r.Leave()
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -290,10 +281,7 @@ func TestBrokenWatches_CK07(t *testing.T) {
 	long(t)
 	a := newAPI(t)
 	r := testRunner(t, a)
-	runnertest.Start(t, r, runnertest.Execution("a", "x"))
-	a.has(name("a"), true)
-	a.running(name("a"))
-	event(t, r)
+	begun(t, a, r, "a")
 
 	var lists atomic.Int32
 	broken := time.Now()
@@ -421,20 +409,14 @@ func TestACreationWhoseAnswerWasLost(t *testing.T) {
 	r := testRunner(t, a)
 	runnertest.Start(t, r, runnertest.Execution("a", "x"))
 	a.has(name("a"), true)
-	a.exits(name("a"), 0)
-	if x := runnertest.Exit(t, r, "a"); x.Code != 0 || x.Failure != "" {
-		t.Errorf("exit %+v", x)
-	}
+	endsWell(t, a, r, "a")
 }
 
 func TestAdoption_CK04_CK11_CK12(t *testing.T) {
 	a := newAPI(t)
 	old := testRunner(t, a)
 	for _, id := range []string{"runs", "ended", "unwanted", "removed"} {
-		runnertest.Start(t, old, runnertest.Execution(id, "x"))
-		a.has(name(id), true)
-		a.running(name(id))
-		event(t, old)
+		begun(t, a, old, id)
 	}
 	handle := func(id string) string {
 		a.mu.Lock()
@@ -511,10 +493,7 @@ func TestIdleCostsNothing(t *testing.T) {
 	long(t)
 	a := newAPI(t)
 	r := testRunner(t, a)
-	runnertest.Start(t, r, runnertest.Execution("a", "x"))
-	a.has(name("a"), true)
-	a.running(name("a"))
-	event(t, r)
+	begun(t, a, r, "a")
 	time.Sleep(time.Second)
 	begin := time.Now()
 	time.Sleep(10 * time.Second)
