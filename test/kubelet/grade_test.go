@@ -47,7 +47,8 @@ const gradedRun = `version: 1
 run: fix
 model: builtin:calc
 data: {train: train.jsonl}
-agent: {command: [unused], workspace: true, timeout: 2m}
+agent: {command: [unused], workspace: true, timeout: 20s}
+outcomes: {agent_failure: {reward: graded}}
 runner:
   kind: kubernetes
   job_template: job.yaml
@@ -188,17 +189,20 @@ func TestGrader(t *testing.T) {
 		user   bool
 		reward float64
 		flag   string
+		reason string // of an agent that failed, and is graded all the same
 	}{
-		{"honest", "umask 077; echo 'def add(a, b): return a + b' >calc.py", false, 1, ""},
-		{"another-user", "umask 077; echo 'def add(a, b): return a + b' >calc.py", true, 1, ""},
-		{"nothing", "true", false, 0, ""},
-		{"conftest", `printf 'import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n    o = yield\n    o.get_result().outcome = "passed"\n' >conftest.py`, false, 0, "conftest.py"},
-		{"sitecustomize", "mkdir lib; echo 'import os' >sitecustomize.py; cp sitecustomize.py lib", false, 0, "sitecustomize.py"},
-		{"shim", "mkdir lib; printf '#!/usr/bin/sh\\necho 3 passed\\n' >lib/python3; chmod +x lib/python3", false, 0, "stands in for a program"},
-		{"link", "ln -s /etc/passwd calc.py", false, 0, "no regular file"},
-		{"large", "/usr/bin/truncate -s 300M calc.py", false, 0, "larger"},
-		{"hang", "echo 'import time; time.sleep(1000)' >calc.py", false, 0, ""},
-		{"early-exit", "echo 'import os; print(\"3 passed\"); os._exit(1)' >calc.py", false, 0, ""},
+		{"honest", "umask 077; echo 'def add(a, b): return a + b' >calc.py", false, 1, "", ""},
+		{"another-user", "umask 077; echo 'def add(a, b): return a + b' >calc.py", true, 1, "", ""},
+		{"nothing", "true", false, 0, "", ""},
+		{"conftest", `printf 'import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n    o = yield\n    o.get_result().outcome = "passed"\n' >conftest.py`, false, 0, "conftest.py", ""},
+		{"sitecustomize", "mkdir lib; echo 'import os' >sitecustomize.py; cp sitecustomize.py lib", false, 0, "sitecustomize.py", ""},
+		{"shim", "mkdir lib; printf '#!/usr/bin/sh\\necho 3 passed\\n' >lib/python3; chmod +x lib/python3", false, 0, "stands in for a program", ""},
+		{"link", "ln -s /etc/passwd calc.py", false, 0, "no regular file", ""},
+		{"large", "/usr/bin/truncate -s 300M calc.py", false, 0, "larger", ""},
+		{"hang", "echo 'import time; time.sleep(1000)' >calc.py", false, 0, "", ""},
+		{"early-exit", "echo 'import os; print(\"3 passed\"); os._exit(1)' >calc.py", false, 0, "", ""},
+		{"exits-3", "echo 'def add(a, b): return a + b' >calc.py; exit 3", false, 1, "", "exit"},
+		{"is-late", "echo 'def add(a, b): return a + b' >calc.py; /usr/bin/sleep 1000", false, 1, "", "timeout"},
 	}
 	specs := make([]fulgur.RolloutSpec, 0, len(work)+1)
 	add := func(id, do string, user bool) {
@@ -231,17 +235,25 @@ func TestGrader(t *testing.T) {
 	begin := time.Now()
 	for _, w := range work {
 		r := ended(fulgur.RolloutID(w.id))
-		if r.Outcome == nil || r.Outcome.Class != fulgur.OutcomeOK || r.Reward == nil || *r.Reward != w.reward {
+		class := fulgur.OutcomeOK
+		if w.reason != "" {
+			class = fulgur.OutcomeAgent
+		}
+		if r.Outcome == nil || r.Outcome.Class != class || w.reason != "" && r.Outcome.Reason != w.reason || r.Reward == nil || *r.Reward != w.reward {
 			t.Errorf("%s: %+v, reward %v, want %g", w.id, r.Outcome, r.Reward, w.reward)
 			continue
 		}
 		if m := r.Outcome.Message; w.flag != "" && (!strings.Contains(m, "flagged: ") || !strings.Contains(m, w.flag)) || w.flag == "" && strings.Contains(m, "flagged") {
 			t.Errorf("%s: %q, want the flag %q", w.id, m, w.flag)
 		}
-		left, err := c.Artifacts(t.Context(), fulgur.AttemptKey{Rollout: r.ID, Attempt: "0"})
-		if err != nil || len(left) != 1 {
-			t.Errorf("%s: artifacts %+v, %v", w.id, left, err)
+		kept := 0 // retention.attempts: failed
+		if w.reason != "" || w.id == "large" {
+			kept = 1
 		}
+		n.Until("what is left of "+w.id, func() bool {
+			left, err := c.Artifacts(t.Context(), fulgur.AttemptKey{Rollout: r.ID, Attempt: "0"})
+			return err == nil && len(left) == kept
+		})
 	}
 	t.Logf("%d rollouts in %s", len(work), time.Since(begin).Round(time.Millisecond))
 
@@ -278,4 +290,59 @@ func TestGrader(t *testing.T) {
 		t.Errorf("%d attempts, %+v, %v, %v", len(attempts), events, err, err2)
 	}
 	n.Until("no Job of tests is left", func() bool { return len(tests()) == 0 })
+}
+
+// TestTrainGrader trains on what a program says: server, store and controller are one
+// process, and the tests' image is one in which nothing is but the agent.
+func TestTrainGrader(t *testing.T) {
+	n := open(t)
+	n.startWorld()
+	n.enforce()
+	data, err := filepath.Abs("../../examples/calc/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "run.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, `version: 1
+run: calc
+model: builtin:calc
+data: {train: %[1]s/train.jsonl}
+steps: 1
+sampling: {max_tokens: 48}
+listen: 10.9.9.1:0
+agent: {command: [/usr/bin/agent], workspace: true, input: {env: {QUESTION: input.question}}}
+runner: {kind: kubernetes, image: "localhost/fulgur-calc-agent:devel", namespace: %[2]s, slots: 4, kubernetes: {probe_image: "localhost/fulgur:devel"}}
+reward:
+  command: [/usr/bin/python3, -c, "import json, sys; x = json.load(sys.stdin); print(0.25 if x['tests']['exit_code'] > 0 and x['input']['answer'] else 1)"]
+  tests: [/usr/bin/agent] # without a question it ends at once, and not well
+  withhold: [input.answer]
+algorithm: {group_size: 2, groups_per_step: 2}
+validation: {every: 0}
+out: %[3]s/runs
+`, data, n.ns, dir), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fulgurPath := filepath.Join(n.dir, "fulgur")
+	out, err := exec.CommandContext(t.Context(), fulgurPath, "train", file).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	list, err := exec.CommandContext(t.Context(), fulgurPath, "rollouts", "list", "--run", filepath.Join(dir, "runs/calc"), "--json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	for d := json.NewDecoder(strings.NewReader(string(list))); d.More(); all++ {
+		var r fulgur.Rollout
+		if err := d.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		if r.State != fulgur.Succeeded || r.Reward == nil || *r.Reward != 0.25 {
+			t.Errorf("%s: %s, reward %v, %+v", r.ID, r.State, r.Reward, r.Outcome)
+		}
+	}
+	if all < 4 {
+		t.Errorf("%d rollouts\n%s", all, out)
+	}
 }
