@@ -38,6 +38,7 @@ const (
 	testsTick  = 100 * time.Millisecond
 	testsBytes = 8 << 20 // bytes of what tests print that are read
 	cleanLimit = 30 * time.Second
+	copyPrefix = "tests-" // of artifacts that tests' pods fetch
 )
 
 // Grades implements controller.Grader.
@@ -111,6 +112,7 @@ func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 				continue
 			}
 			if err == nil {
+				r.clearCopies(ctx, key, list)
 				return nil
 			}
 		}
@@ -129,6 +131,18 @@ func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 			return missing(fmt.Sprintf("it was not there after %s", takeLimit))
 		}
 		pause(ctx, wait)
+	}
+}
+
+// clearCopies removes what a controller that was killed has lent to tests.
+func (r *Runner) clearCopies(ctx context.Context, key fulgur.AttemptKey, list []fulgur.Artifact) {
+	for _, f := range list {
+		if !strings.HasPrefix(f.Name, copyPrefix) {
+			continue
+		}
+		if err := r.Artifacts.DeleteArtifact(ctx, key, f.Name); err != nil && ctx.Err() == nil {
+			r.log.Warn("a copy that an earlier controller had tested could not be removed; it goes with its rollout's records", "rollout", key.Rollout, "artifact", f.Name, "err", err)
+		}
 	}
 }
 
@@ -186,7 +200,7 @@ func (r *Runner) refuse(ctx context.Context, key plan.Key) error {
 // test is grade.RunApart: a Job of the agent's image that gets the copy and has nothing
 // of the attempt's. It is told apart from attempts by having none of their labels.
 func (r *Runner) test(ctx context.Context, t grade.Test) (exit int, err error) {
-	artifact := "tests-" + strings.ToLower(rand.Text())
+	artifact := copyPrefix + strings.ToLower(rand.Text())
 	secret := rand.Text()
 	r.mu.Lock()
 	of := r.works[t.Key]

@@ -343,6 +343,7 @@ func TestASuccessorGradesAnew(t *testing.T) {
 	a.setFault(nil)
 	a.has(left, true)
 
+	s.put(fulgur.AttemptKey(e.Key), copyPrefix+"old", []byte("x"))
 	next := testRunner(t, a, change)
 	keys, err := next.Adopt(t.Context(), []controller.Leftover{{Key: e.Key, Phase: fulgur.PhaseGrading, Handle: "default/agl-rollout-r/uid"}})
 	if err != nil || len(keys) != 1 {
@@ -351,6 +352,9 @@ func TestASuccessorGradesAnew(t *testing.T) {
 	a.has(left, false)
 	if x := runnertest.Exit(t, next, "r"); x.Code != 0 || x.Failure != "" {
 		t.Fatalf("exit %+v", x)
+	}
+	if list, _ := s.Artifacts(t.Context(), fulgur.AttemptKey(e.Key)); len(list) != 1 {
+		t.Errorf("left %v", list)
 	}
 	again := gradeLater(t.Context(), next, e.Key)
 	a.mu.Lock()
