@@ -154,7 +154,7 @@ func TestExamineRights(t *testing.T) {
 	x.o.Isolated = true
 	all := kube.Rights(true)
 	x.use(x.kubeconfig(x.account(all)))
-	wantCheck(t, x.look(t.Context(), 1), "rights", kube.CheckOK, "has the", "of its own service account")
+	wantCheck(t, x.look(t.Context(), 1), "rights", kube.CheckOK, "system:serviceaccount:"+x.ns+":controller-", "has the")
 	for i, r := range all {
 		some := slices.Clone(all)
 		some[i].Verbs = r.Verbs[1:]

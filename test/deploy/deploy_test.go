@@ -110,6 +110,42 @@ func TestCalcTrainsFromTheBase(t *testing.T) {
 	if made < 10 { // 8 to train, 2 and 2 to validate
 		t.Errorf("the controller made %d Jobs", made)
 	}
+	doctor(t, k)
+}
+
+// doctor has the controller's pod look at the cluster, with the controller's rights, as
+// `kubectl exec` into it would.
+func doctor(t *testing.T, k *kubernetes.Clientset) {
+	t.Helper()
+	d, err := k.AppsV1().Deployments("fulgur").Get(t.Context(), "fulgur-controller", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "fulgur-doctor"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/name": name}}, Spec: d.Spec.Template.Spec}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	pod.Spec.Containers[0].Args = []string{"doctor", "/etc/fulgur/run.yaml"}
+	if _, err := k.CoreV1().Pods("fulgur").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
+		if pod, err = k.CoreV1().Pods("fulgur").Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || time.Now().After(end) {
+			break
+		}
+	}
+	said := logs(t, k, name)
+	for _, want := range []string{"system:serviceaccount:fulgur:fulgur-controller has the", "node node-1: gateway", "can be had, on"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q is not in what doctor says", want)
+		}
+	}
+	if pod.Status.Phase != corev1.PodSucceeded {
+		t.Errorf("%s", pod.Status.Phase)
+	}
+	t.Logf("doctor:\n%s", said)
 }
 
 // apply is `kubectl apply --server-side -k`.

@@ -162,7 +162,11 @@ func (x *examiner) rights(ctx context.Context) bool {
 		x.add("right "+right.String(), status, fmt.Sprintf("%smay not %s (%s)", x.who(), strings.Join(lacks, ", "), right.For), "a Role in "+x.r.Namespace+" needs the rule "+right.rule()+" (docs/deploy.md, deploy/base/rbac.yaml)")
 	}
 	if !x.missing {
-		x.add("rights", CheckOK, fmt.Sprintf("%shas the %d rights that a controller needs; one that runs in the cluster has those of its own service account", x.who(), have), "")
+		detail := fmt.Sprintf("%shas the %d rights that a controller needs", x.who(), have)
+		if !strings.HasPrefix(x.user, "system:serviceaccount:") {
+			detail += "; one that runs in the cluster has those of its own service account"
+		}
+		x.add("rights", CheckOK, detail, "")
 	}
 	return true
 }
