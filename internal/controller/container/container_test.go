@@ -316,3 +316,28 @@ func TestWhatFailsLaterSaysWhy(t *testing.T) {
 		}
 	})
 }
+
+// What an agent exits with, and says last, is its own, also where the client hands it on.
+func TestAnAgentsWordsAreNotTheClients(t *testing.T) {
+	program(t)
+	for name, test := range map[string]struct {
+		input controller.InputMode
+		do    string
+		code  int
+	}{
+		"a code that is the client's too":    {controller.ByStdin, "exit 127", 127},
+		"words that are the client's too":    {controller.ByStdin, "say exec: x: executable file not found; exit 1", 1},
+		"without standard input":             {controller.ByEnv, "exit 127", 127},
+		"another code, and words of another": {controller.ByStdin, "say Error: no such image; exit 126", 126},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			o.Input = test.input
+			r := runner(t, o)
+			runnertest.Start(t, r, runnertest.Execution("a", test.do))
+			if x := runnertest.Exit(t, r, "a"); x.Code != test.code || x.Failure != "" || x.Cause != plan.CauseAgent {
+				t.Errorf("exit %+v, want code %d and no failure", x, test.code)
+			}
+		})
+	}
+}

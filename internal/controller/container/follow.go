@@ -65,10 +65,6 @@ func (r *Runner) watch(x *box) *plan.Exit {
 	for nap := 100 * time.Millisecond; ; nap = min(2*nap, 10*time.Second) {
 		began := time.Now()
 		err := r.attach(x, stdin)
-		if stdin && classify(err) == troubleProgram { // it was only created before
-			exit, _ := r.unstarted(err, troubleProgram)
-			return exit
-		}
 		stdin = false
 		if r.leaving() {
 			return nil
@@ -122,6 +118,12 @@ func (r *Runner) ended(x *box, attached error) *plan.Exit {
 	case s.Running || s.Status == "stopping" || s.Status == "paused" || s.Status == "restarting":
 		return nil
 	case !all[0].started():
+		// With its input it was only created before. Of one that did start, the client's
+		// words and code are the agent's own.
+		if classify(attached) == troubleProgram {
+			exit, _ := r.unstarted(attached, troubleProgram)
+			return exit
+		}
 		why := s.Error
 		if f := (*failure)(nil); errors.As(attached, &f) {
 			why = f.text
