@@ -56,7 +56,7 @@ the agent has left in its workspace, when it is told to end (SIGTERM).`,
 			}
 			s := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
 			done := make(chan error, 1)
-			go func() { done <- s.Serve(l) }()
+			go func() { done <- s.Serve(sandbox.Few(l)) }()
 			a.say("relaying %s to %s", l.Addr(), upstream)
 			select {
 			case err = <-done:

@@ -216,7 +216,7 @@ func (d *door) listen() error {
 	if err != nil {
 		return fulgur.E(fulgur.KindExhausted, "", "the relay's socket cannot be opened", err)
 	}
-	d.serve.Go(func() { _ = d.http.Serve(ln) })
+	d.serve.Go(func() { _ = d.http.Serve(sandbox.Few(ln)) })
 	return nil
 }
 

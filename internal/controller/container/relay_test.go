@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -226,6 +227,41 @@ func TestLeavingTakesNoSuccessorsSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Close()
+}
+
+// Each of an agent's connections takes a descriptor of this process.
+func TestADoorTakesFewConnections(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	if err := os.MkdirAll(filepath.Join(dir, "gateway"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	g := newGateway(t)
+	d, err := listenDoor(dir, ticket{Upstream: g.URL, Pass: sandbox.Pass{Paths: []string{"/"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.shut(true)
+	var first, last net.Conn
+	for range 257 {
+		if last, err = net.Dial("unix", filepath.Join(d.folder(), filepath.Base(socketPath))); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = last.Close() }()
+		if first == nil {
+			first = last
+		}
+	}
+	answer := make([]byte, 12)
+	fmt.Fprint(last, "GET / HTTP/1.1\r\nHost: g\r\n\r\n")
+	_ = last.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := io.ReadFull(last, answer); err == nil {
+		t.Fatalf("it was answered beside 256 others: %q", answer[:n])
+	}
+	_ = first.Close()
+	_ = last.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(last, answer); err != nil || string(answer) != "HTTP/1.1 200" {
+		t.Errorf("%q, %v when one had left", answer, err)
+	}
 }
 
 func TestSomebodyElsesFolderIsRefused(t *testing.T) {

@@ -242,37 +242,7 @@ func (c *Cell) listen(oob []byte) {
 		c.box.relay.serve(w, r, p)
 	})}
 	c.server = s
-	go func() { _ = s.Serve(&fewListener{Listener: l, room: make(chan struct{}, mostConnections)}) }() // ends with End
-}
-
-// mostConnections an agent may have open to its relay: each takes a descriptor of
-// this process.
-const mostConnections = 256
-
-// fewListener accepts while there is room.
-type fewListener struct {
-	net.Listener
-	room chan struct{}
-}
-
-func (l *fewListener) Accept() (net.Conn, error) {
-	l.room <- struct{}{}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.room
-		return nil, err
-	}
-	return &fewConn{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
-}
-
-type fewConn struct {
-	net.Conn
-	leave func()
-}
-
-func (c *fewConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
+	go func() { _ = s.Serve(Few(l)) }() // ends with End
 }
 
 // Let says which attempt the cell's requests belong to from now on.
