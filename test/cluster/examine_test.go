@@ -110,6 +110,15 @@ func TestExamine(t *testing.T) {
 		x := toExamine(t, bin)
 		x.o.Inputs = append(x.o.Inputs, json.RawMessage(`{"image":"does-not-exist:1","sh":"true"}`))
 		wantCheck(t, x.look(t.Context(), 8), "images", kube.CheckFailed, `"does-not-exist:1"`)
+		r, err := kube.New(x.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = r.Close() }()
+		if err := r.Prove(t.Context(), x.gateway); fulgur.KindOf(err) != fulgur.KindInvalid || !strings.Contains(err.Error(), `"does-not-exist:1"`) {
+			t.Errorf("a run's start: %v", err)
+		}
+		x.empty()
 	})
 	t.Run("quotas", func(t *testing.T) {
 		x := toExamine(t, bin)

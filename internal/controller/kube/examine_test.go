@@ -214,6 +214,7 @@ spec:
     spec:
       nodeSelector: {pool: "{{ input.pool }}"}
       tolerations: [{key: gpu}]
+      securityContext: {runAsNonRoot: true, runAsUser: 1000}
       affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}, {matchExpressions: [{key: b, operator: Exists}]}]}}}
       containers: [{name: agent, image: "i:1"}]
 `)
@@ -227,6 +228,9 @@ spec:
 	r := &Runner{maker: m}
 	pod := r.probeJob(r.newMark()+"-0", "0", nil, []string{"n1", "n2"}).Spec.Template.Spec
 	terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if u := pod.SecurityContext.RunAsUser; u == nil || *u != 1000 || pod.SecurityContext.SeccompProfile == nil {
+		t.Errorf("%+v", pod.SecurityContext)
+	}
 	if pod.NodeSelector["pool"] != "agents" || len(pod.Tolerations) != 1 || len(terms) != 2 {
 		t.Fatalf("%+v", pod)
 	}
@@ -237,5 +241,32 @@ spec:
 	}
 	if again := r.probeJob(r.newMark()+"-0", "0", nil, nil).Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms; len(again[0].MatchFields) != 0 {
 		t.Error("the template's own affinity was changed")
+	}
+}
+
+// An image's program is never run: each has a copy of the probe's, one after the other,
+// on the node that is named.
+func TestImagesAreFetchedByAProgramOfOurs(t *testing.T) {
+	m, err := newMaker(Options{Image: "i:1", ProbeImage: "fulgur:1", Scope: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Runner{maker: m}
+	job := r.pullJob(r.newMark()+"-p0", "0", "n1", []Image{{Name: "a:1", Policy: corev1.PullAlways}, {Name: "b:1"}})
+	pod := job.Spec.Template.Spec
+	if f := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields; len(f) != 1 || f[0].Operator != corev1.NodeSelectorOpIn || f[0].Values[0] != "n1" {
+		t.Errorf("it goes to %+v", f)
+	}
+	if len(pod.InitContainers) != 3 || len(pod.Containers) != 1 || pod.Containers[0].Image != "fulgur:1" || pod.InitContainers[0].Image != "fulgur:1" {
+		t.Fatalf("%+v", pod)
+	}
+	program := pod.InitContainers[0].Args[len(pod.InitContainers[0].Args)-1]
+	for i, c := range pod.InitContainers[1:] {
+		if c.Image != []string{"a:1", "b:1"}[i] || c.Command[0] != program || len(c.VolumeMounts) != 1 || *c.SecurityContext.AllowPrivilegeEscalation {
+			t.Errorf("%+v", c)
+		}
+	}
+	if pod.InitContainers[1].ImagePullPolicy != corev1.PullAlways {
+		t.Error("its own policy is not kept")
 	}
 }

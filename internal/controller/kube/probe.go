@@ -290,6 +290,7 @@ func (r *Runner) probing(round, name string, pod corev1.PodSpec, limit time.Dura
 	pod.RestartPolicy, pod.TerminationGracePeriodSeconds = corev1.RestartPolicyNever, &one
 	if t := r.sample(); t != nil {
 		pod.NodeSelector, pod.Tolerations, pod.ServiceAccountName, pod.ImagePullSecrets = t.NodeSelector, t.Tolerations, t.ServiceAccountName, t.ImagePullSecrets
+		pod.SecurityContext = t.SecurityContext.DeepCopy() // whose user a namespace may ask for
 		if t.Affinity != nil && t.Affinity.NodeAffinity != nil {
 			pod.Affinity.NodeAffinity = both(t.Affinity.NodeAffinity, pod.Affinity.NodeAffinity)
 		}
