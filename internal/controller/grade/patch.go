@@ -186,8 +186,19 @@ func decided(name string) bool {
 	return false
 }
 
-// onPath says whether the system has a program of this name.
+// interpreters are programs that tests run by, where this machine may have none of the
+// image's.
+var interpreters = []string{
+	"sh", "bash", "dash", "zsh", "env", "make", "git", "python", "python2", "python3", "python3.*", "pip", "pip3", "pytest", "py.test", "tox", "uv", "uvx",
+	"node", "nodejs", "npm", "npx", "yarn", "pnpm", "bun", "deno", "go", "gofmt", "cargo", "rustc", "java", "javac", "mvn", "gradle", "ruby", "bundle", "rake", "rspec", "perl", "php",
+	"gcc", "g++", "cc", "c++", "clang", "ld", "cmake", "ctest", "bazel",
+}
+
+// onPath says whether the system has a program of this name, or the tests' image may.
 func onPath(name string) bool {
+	if slices.ContainsFunc(interpreters, func(p string) bool { ok, _ := path.Match(p, name); return ok }) {
+		return true
+	}
 	_, err := exec.LookPath(name)
 	return err == nil
 }

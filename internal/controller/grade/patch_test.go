@@ -27,6 +27,7 @@ func TestTakePatch(t *testing.T) {
 		"one of them that is named":          {fstest.MapFS{"conftest.py": file("x")}, []string{"conftest.py"}, []string{"conftest.py"}, "", 0},
 		"one of them as it was":              {fstest.MapFS{"conftest.py": file("honest")}, nil, nil, "", 0},
 		"a program in place of the system's": {fstest.MapFS{"bin/sh": program("x"), "sh": file("no program"), "bin/mine": program("x")}, nil, []string{"bin/mine", "sh"}, "bin/sh (stands in for a program of the system)", 1},
+		"one that this machine lacks":        {fstest.MapFS{"bin/python3.99": program("x"), "calc.py": file("new")}, nil, []string{"calc.py"}, "bin/python3.99 (stands in for a program of the system)", 1},
 		"a link":                             {fstest.MapFS{"calc.py": &fstest.MapFile{Data: []byte("/etc/passwd"), Mode: os.ModeSymlink}}, nil, nil, "calc.py (no regular file)", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
