@@ -482,6 +482,22 @@ spec:
 	}
 }
 
+// A workspace that nobody grades is a folder of the pod, and nothing else is changed.
+func TestAWorkspaceAlone(t *testing.T) {
+	m, err := newMaker(Options{Image: "agent:1", Workspace: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := m.build("agl-x", runnertest.Execution("r", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := made.job.Spec.Template.Spec
+	if c := pod.Containers[0]; len(pod.InitContainers) > 0 || c.WorkingDir != workPath || len(c.VolumeMounts) != 1 || *pod.TerminationGracePeriodSeconds != 5 {
+		t.Errorf("%+v", pod)
+	}
+}
+
 func TestWhatCannotBeGradedIsRefused(t *testing.T) {
 	for name, test := range map[string]struct{ spec, want string }{
 		"another container":          {"containers: [{name: agent, image: a}, {name: db, image: b}]", "other containers beside the agent"},
