@@ -17,7 +17,11 @@ import (
 // does the copy that is tested there. Neither holds owners or times: of the same files
 // the same bytes.
 
-const maxEntries = 100_000 // files and folders of an archive
+// Each file is opened from the folder on: these bound how long an agent can make that last.
+const (
+	maxEntries = 50_000 // files and folders of an archive
+	maxFolders = 64     // in one another
+)
 
 // RefusedLink is where a link of an agent's leads in what Unpack makes of it: to
 // nothing. That there was one is for the grader to know.
@@ -53,8 +57,8 @@ type packer struct {
 }
 
 func (p *packer) add(name string, d fs.DirEntry, err error) error {
-	if p.n++; p.work && p.n > maxEntries {
-		return fmt.Errorf("the agent left more than %d files", maxEntries)
+	if p.n++; p.work && (p.n > maxEntries || strings.Count(name, "/") > maxFolders) {
+		return fmt.Errorf("the agent left more than %d files, or folders more than %d deep", maxEntries, maxFolders)
 	}
 	h := &tar.Header{Name: strings.ToValidUTF8(name, "\uFFFD"), Mode: 0o644, Format: tar.FormatPAX}
 	switch {

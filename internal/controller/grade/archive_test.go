@@ -99,6 +99,13 @@ func TestArchive(t *testing.T) {
 			}
 		})
 	}
+	deep := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(deep, strings.Repeat("d/", maxFolders+2)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Pack(&bytes.Buffer{}, deep, 1000); err == nil || !strings.Contains(err.Error(), "deep") {
+		t.Errorf("deeper than it may be: %v", err)
+	}
 	if err := Pack(&bytes.Buffer{}, from, 3); err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Errorf("more than the size: %v", err)
 	}
