@@ -38,9 +38,45 @@ type controllerJob struct {
 // killed need not be waited for.
 const soleHolder = "this-process"
 
-// startController starts runner and controller; the function that it returns
-// stops them, with every agent, and returns what went wrong.
-func (a *app) startController(ctx context.Context, j controllerJob) (_ func() error, err error) {
+// agents are the runner and the controller of a run, at work.
+type agents struct {
+	ctrl *controller.Controller
+	over chan struct{} // closed when the controller has ended
+	err  error         // why, if it was not stopped; read it when over is closed
+	shut func() error
+}
+
+// stop stops the controller, with every agent, and returns what went wrong.
+func (g *agents) stop() error { return g.shut() }
+
+// within is a context that ends when the controller has failed.
+func (g *agents) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, done := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-g.over:
+			if g.err != nil {
+				done(g.err)
+			}
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { done(nil) }
+}
+
+// failed is the controller's error, nil while it works.
+func (g *agents) failed() error {
+	select {
+	case <-g.over:
+		return g.err
+	default:
+		return nil
+	}
+}
+
+// startController starts runner and controller. It returns when the run is not refused
+// at its start any more (controller.Settled).
+func (a *app) startController(ctx context.Context, j controllerJob) (_ *agents, err error) {
 	f := j.file
 	j.say = a.say
 	runner, err := newRunner(ctx, j)
@@ -52,23 +88,13 @@ func (a *app) startController(ctx context.Context, j controllerJob) (_ func() er
 		spare = a.forced.add(k.Kill)
 	}
 	shut := func() error { defer spare(); return runner.Close() }
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, shut())
-		}
-	}()
 	a.agents.Store(true)
 	if f.Runner.AgentURL != "" {
 		j.url = f.Runner.AgentURL
 	}
-	if p, ok := runner.(controller.Prover); ok {
-		if err := p.Prove(ctx, j.url); err != nil {
-			return nil, err
-		}
-	}
 	c, err := controller.New(controller.Options{Run: j.run, Holder: j.holder, AgentURL: j.url, Model: j.model, Limits: limits(f.File), Pool: j.pool, Leave: j.leave, Tell: j.tell, Log: j.log}, j.store, j.gate, runner)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, shut())
 	}
 	if m, ok := runner.(controller.Meter); ok && j.meter != nil {
 		j.meter.children = m.ChildCPU
@@ -77,20 +103,29 @@ func (a *app) startController(ctx context.Context, j controllerJob) (_ func() er
 	if j.registry != nil {
 		j.registry.MustRegister(metrics)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	var failed error
-	wg.Go(func() {
-		if failed = c.Run(ctx); failed != nil {
-			j.log.Error("the controller stopped", "err", failed)
-		}
-	})
-	return func() error {
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	g := &agents{ctrl: c, over: make(chan struct{})}
+	g.shut = sync.OnceValue(func() error {
 		cancel()
-		wg.Wait()
+		<-g.over
 		if j.registry != nil {
 			j.registry.Unregister(metrics)
 		}
-		return errors.Join(failed, shut())
-	}, nil
+		return shut()
+	})
+	go func() {
+		defer close(g.over)
+		if g.err = c.Run(life); g.err != nil {
+			j.log.Error("the controller stopped", "run", j.run, "err", g.err)
+		}
+	}()
+	select {
+	case <-c.Settled():
+		return g, nil
+	case <-g.over:
+		err = g.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	return nil, errors.Join(err, g.stop())
 }

@@ -126,9 +126,8 @@ func poolSlots(asked int, files []*runFile, cores int, memory int64) int {
 // routes are what is looked at from outside.
 func (fl *fleet) routes() http.Handler {
 	mux := http.NewServeMux()
-	ok := func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") }
-	mux.HandleFunc("GET /healthz", ok)
-	mux.HandleFunc("GET /readyz", ok)
+	mux.Handle("GET /healthz", &fl.health)
+	mux.Handle("GET /readyz", &fl.health)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(fl.registry, promhttp.HandlerOpts{}))
 	return mux
 }

@@ -39,16 +39,27 @@ type fleet struct {
 	registry *prometheus.Registry
 
 	runs   map[fulgur.RunID]*tended
+	health health
 	done   chan func()
-	busy   int // started or stopped beside the loop
+	fell   chan fallen
+	closed chan struct{} // nobody hears of what fell any more
+	busy   int           // started or stopped beside the loop
 	builds builds
+}
+
+// fallen is a run whose controller has ended by itself.
+type fallen struct {
+	id     fulgur.RunID
+	agents *agents
+	failed func(error) // as begin has it
 }
 
 // tended is a run that is run here, or tried to.
 type tended struct {
-	stop   func() error       // its controller's; nil: it does not run
+	agents *agents            // nil: it does not run
 	cancel context.CancelFunc // ends the attempt to start it; nil: none is under way
 	ending bool               // its agents are being ended
+	began  time.Time
 	fails  int
 	again  time.Time // when it is tried again
 	told   string    // why it could not be run, as it was said
@@ -56,7 +67,8 @@ type tended struct {
 
 func newFleet(a *app, f controllerFlags, cl *client.Client) *fleet {
 	return &fleet{app: a, flags: f, store: cl, log: a.logger(f.logLevel), registry: prometheus.NewRegistry(),
-		runs: map[fulgur.RunID]*tended{}, done: make(chan func()), builds: builds{turns: map[string]chan struct{}{}}}
+		runs: map[fulgur.RunID]*tended{}, done: make(chan func()), fell: make(chan fallen), closed: make(chan struct{}),
+		health: health{runs: map[fulgur.RunID]func() string{}}, builds: builds{turns: map[string]chan struct{}{}}}
 }
 
 // beside runs f beside the loop, and then, in the loop, what f returns.
@@ -90,6 +102,8 @@ func (fl *fleet) these(ctx context.Context, files []*runFile) error {
 			return nil
 		case then := <-fl.done:
 			fl.finish(then)
+		case f := <-fl.fell:
+			fl.fall(f)
 		}
 	}
 	return failed
@@ -115,6 +129,8 @@ func (fl *fleet) all(c *cobra.Command) error {
 				return nil
 			case then := <-fl.done:
 				fl.finish(then)
+			case f := <-fl.fell:
+				fl.fall(f)
 			case <-tick.C:
 				waiting = false
 			}
@@ -130,7 +146,7 @@ func (fl *fleet) tend(c *cobra.Command, run fulgur.Run) {
 	case run.EndedAt != nil && t != nil:
 		fl.end(run.ID, t)
 	case run.EndedAt != nil:
-	case t == nil || t.stop == nil && t.cancel == nil && !time.Now().Before(t.again):
+	case t == nil || t.agents == nil && t.cancel == nil && !t.ending && !time.Now().Before(t.again):
 		fl.begin(c.Context(), run.ID, func() (*runFile, error) { return fl.onRecord(c, run) }, nil)
 	}
 }
@@ -146,17 +162,19 @@ func (fl *fleet) begin(ctx context.Context, id fulgur.RunID, file func() (*runFi
 	ctx, t.cancel = context.WithCancel(ctx)
 	fl.beside(func() func() {
 		r, err := file()
-		var stop func() error
+		var g *agents
 		if err == nil {
-			stop, err = fl.start(ctx, r)
+			g, err = fl.start(ctx, r)
 		}
 		return func() {
 			interrupted := ctx.Err() != nil
 			t.cancel()
-			t.stop, t.cancel = stop, nil
+			t.agents, t.cancel = g, nil
 			switch {
 			case err == nil:
-				t.fails, t.told = 0, ""
+				t.began = time.Now()
+				fl.health.set(id, g.ctrl.Trouble)
+				go fl.look(fallen{id, g, failed})
 				fl.app.say("running the agents of %s for %s; Ctrl-C ends them", id, fl.flags.server)
 			case interrupted:
 			case failed != nil:
@@ -168,12 +186,51 @@ func (fl *fleet) begin(ctx context.Context, id fulgur.RunID, file func() (*runFi
 	})
 }
 
+// look waits for the end of a controller, and tells the loop if nobody has stopped it.
+func (fl *fleet) look(f fallen) {
+	<-f.agents.over
+	if f.agents.err == nil {
+		return
+	}
+	select {
+	case fl.fell <- f:
+	case <-fl.closed:
+	}
+}
+
+// fall sees to a run whose controller has ended by itself: as if it had never begun,
+// but for the time that it worked.
+func (fl *fleet) fall(f fallen) {
+	t := fl.runs[f.id]
+	if t == nil || t.agents != f.agents || t.ending { // it is ended meanwhile
+		return
+	}
+	t.ending = true
+	fl.beside(func() func() {
+		err := errors.Join(f.agents.err, f.agents.stop())
+		return func() {
+			t.agents, t.ending = nil, false
+			switch {
+			case f.failed != nil:
+				f.failed(err)
+			default:
+				if time.Since(t.began) > lastRetry {
+					t.fails, t.told = 0, ""
+				}
+				fl.postpone(f.id, t, err)
+			}
+		}
+	})
+}
+
 // postpone has a run tried again later. Each reason is said once.
 func (fl *fleet) postpone(id fulgur.RunID, t *tended, err error) {
 	pause := retryAfter(t.fails)
 	t.fails++
 	t.again = time.Now().Add(pause)
-	if text := err.Error(); text != t.told {
+	text := err.Error()
+	fl.health.set(id, func() string { return text })
+	if text != t.told {
 		t.told = text
 		fl.app.say("warning: the agents of run %s are not run here: %s; trying again in %s, then less and less often", id, text, pause)
 	}
@@ -187,25 +244,30 @@ func (fl *fleet) end(id fulgur.RunID, t *tended) {
 	switch {
 	case t.cancel != nil: // it is being started
 		t.cancel()
-	case t.stop == nil:
-		delete(fl.runs, id)
+	case t.agents == nil && !t.ending:
+		fl.drop(id)
 	case !t.ending:
 		t.ending = true
 		fl.beside(func() func() {
-			err := t.stop()
+			err := errors.Join(t.agents.stop(), t.agents.failed())
 			return func() {
 				if err != nil {
 					fl.log.Warn("ending a run's agents", "run", id, "err", err)
 				}
-				delete(fl.runs, id)
+				fl.drop(id)
 				fl.app.say("run %s has ended", id)
 			}
 		})
 	}
 }
 
-// start runs the agents of one run; the function that it returns ends them.
-func (fl *fleet) start(ctx context.Context, r *runFile) (func() error, error) {
+func (fl *fleet) drop(id fulgur.RunID) {
+	delete(fl.runs, id)
+	fl.health.set(id, nil)
+}
+
+// start runs the agents of one run.
+func (fl *fleet) start(ctx context.Context, r *runFile) (*agents, error) {
 	if err := checkRunner(ctx, r); err != nil {
 		return nil, err
 	}
@@ -280,6 +342,7 @@ func (fl *fleet) onRecord(c *cobra.Command, run fulgur.Run) (*runFile, error) {
 
 // close stops all controllers at once, with their agents, and what is being started.
 func (fl *fleet) close() (err error) {
+	close(fl.closed)
 	for _, t := range fl.runs {
 		if t.cancel != nil {
 			t.cancel()
@@ -289,9 +352,9 @@ func (fl *fleet) close() (err error) {
 		fl.finish(<-fl.done)
 	}
 	for _, t := range fl.runs {
-		if t.stop != nil {
+		if g := t.agents; g != nil {
 			fl.beside(func() func() {
-				e := t.stop()
+				e := errors.Join(g.stop(), g.failed())
 				return func() { err = errors.Join(err, e) }
 			})
 		}

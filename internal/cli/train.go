@@ -322,13 +322,15 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 	if err := j.app.buildAgent(ctx, j.file, j.dir, m); err != nil {
 		return trainer.Result{}, err
 	}
-	stopAgents, err := j.app.startController(ctx, controllerJob{
+	agents, err := j.app.startController(ctx, controllerJob{
 		file: j.file, dir: j.dir, run: opts.Run, model: opts.Model, url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log, meter: m, holder: soleHolder, registry: s.registry, tell: say,
 	})
 	if err != nil {
 		return trainer.Result{}, err
 	}
-	defer func() { err = errors.Join(err, stopAgents()) }()
+	defer func() { err = errors.Join(err, agents.stop()) }()
+	ctx, free := agents.within(ctx)
+	defer free()
 
 	gauges, err := metrics.NewGauges(s.registry, opts.Run)
 	if err != nil {
@@ -339,7 +341,11 @@ func (j *trainJob) together(ctx context.Context, eng *embedded.Engine, rend *ren
 	if err := registerModels(ctx, s.store, opts, j.file.File); err != nil {
 		return trainer.Result{}, err
 	}
-	return trainer.Run(ctx, opts)
+	res, err := trainer.Run(ctx, opts)
+	if e := agents.failed(); e != nil {
+		err = e // in place of: it was interrupted
+	}
+	return res, err
 }
 
 // apart runs the trainer and its engine here, against a server.

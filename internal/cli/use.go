@@ -135,12 +135,14 @@ func (j *evalJob) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	stop, err := j.app.startController(ctx, controllerJob{file: j.file, dir: work, run: run, model: modelName(j.file.File),
+	agents, err := j.app.startController(ctx, controllerJob{file: j.file, dir: work, run: run, model: modelName(j.file.File),
 		url: s.URL(), store: s.store, gate: s.gateway, secret: key, log: log})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
+	defer func() { err = errors.Join(err, agents.stop()) }()
+	ctx, free := agents.within(ctx)
+	defer free()
 	opts, err := trainerOptions(j.file, work, dataSets{})
 	if err != nil {
 		return err
@@ -151,6 +153,9 @@ func (j *evalJob) run(ctx context.Context) (err error) {
 		return err
 	}
 	e, err := trainer.Evaluate(ctx, opts, trainer.Request{Part: "eval", Rows: rows})
+	if failed := agents.failed(); failed != nil {
+		return failed
+	}
 	if err != nil {
 		return err
 	}

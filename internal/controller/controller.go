@@ -100,6 +100,12 @@ type Controller struct {
 	log    *slog.Logger
 	stats  stats
 
+	proof   proof
+	proving sync.WaitGroup // the proof, which may outlast a lead
+	settled chan struct{}
+	settles sync.Once
+	trouble string // guarded by proof.mu
+
 	inbox chan func() // what the loop's goroutine does next; it alone touches the fields below
 	wg    sync.WaitGroup
 	mute  atomic.Bool // the lease is lost: report nothing more
@@ -155,7 +161,11 @@ func New(o Options, s Store, gate Gateway, r Runner) (*Controller, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Controller{o: o, store: s, gate: gate, runner: r, log: o.Log}
+	c := &Controller{o: o, store: s, gate: gate, runner: r, log: o.Log, settled: make(chan struct{})}
+	c.proof.news = make(chan struct{}, 1)
+	if _, ok := r.(Prover); ok {
+		c.proof.closed = "what agents reach is being tried"
+	}
 	if g, w := c.grader(); g != nil && w == nil {
 		return nil, fulgur.E(fulgur.KindUnsupported, "set up the controller", "a program grades what agents leave (reward.command), and this store takes no rewards", nil)
 	}
@@ -166,29 +176,52 @@ func New(o Options, s Store, gate Gateway, r Runner) (*Controller, error) {
 func (c *Controller) Stats() Stats { return c.stats.snapshot() }
 
 // Run works until ctx ends; then it stops what it started, reports that, and
-// returns nil. It does not close the runner. An error says that it cannot go
-// on: the runner's channel was closed, or the record is not readable at all.
+// returns nil. It does not close the runner. What may pass, as a cluster that does not
+// answer, it waits out. An error says that it cannot go on: agents reach what they
+// should not, or no gateway (what runs is left to another controller, where the runner
+// can); the runner's channel was closed, or it may not do what it has to; or the record
+// is not readable at all.
 func (c *Controller) Run(ctx context.Context) error {
-	told := false
+	ctx, over := context.WithCancel(ctx)
+	defer c.proving.Wait()
+	defer over()
+	told, pause := false, firstLead
 	for ctx.Err() == nil {
 		lease, err := c.store.AcquireLease(ctx, c.o.Run, LeaseName, c.o.Holder, c.o.LeaseTTL)
 		switch {
 		case err == nil:
 			told = false
-			if err := c.lead(ctx); err != nil {
+			err := c.lead(ctx)
+			_, refused := c.proof.look()
+			switch {
+			case err == nil:
+				pause = firstLead
+			case refused != nil || !passes(err):
 				return err
+			default:
+				if c.troubled(err.Error()) {
+					c.tell(fmt.Sprintf("the agents of run %s are not run now: %s; trying again", c.o.Run, err))
+				}
+				Pause(ctx, pause)
+				pause = min(2*pause, lastLead)
 			}
 		case fulgur.KindOf(err) == fulgur.KindConflict:
 			if !told {
 				c.log.Info("another controller leads this run; standing by", "run", c.o.Run, "holder", lease.Holder)
 				told = true
 			}
+			c.decide()
+			c.troubled("")
 			Pause(ctx, c.o.LeaseTTL/5)
 		case ctx.Err() != nil:
 		case fulgur.KindOf(err) == fulgur.KindNotFound:
 			if !told {
 				c.log.Info("the run is not there yet; waiting for its trainer to create it", "run", c.o.Run)
 				told = true
+			}
+			c.prove(ctx) // nothing is to be taken over
+			if _, refused := c.proof.look(); refused != nil {
+				return refused
 			}
 			Pause(ctx, c.o.LeaseTTL/20)
 		case transient(err):
@@ -224,6 +257,13 @@ func (c *Controller) lead(ctx context.Context) error {
 	side.Go(func() { c.renew(leading, lost) })
 	err := c.recover(leading, reporting)
 	if err == nil {
+		if c.troubled("") {
+			c.tell(fmt.Sprintf("the agents of run %s are run again", c.o.Run))
+		}
+		if len(c.slots) > 0 {
+			c.decide()
+		}
+		c.prove(ctx)
 		w := &watcher{c: c}
 		side.Go(func() { w.run(leading) })
 		side.Go(func() { c.watchTrainer(leading) })
@@ -273,10 +313,14 @@ func (c *Controller) loop(ctx, reporting context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
+		if _, err := c.proof.look(); err != nil {
+			return err
+		}
 		now := time.Now()
 		actions, wake := plan.Next(c.world(now))
 		actions = c.granted(actions, now)
 		c.openFor(ctx, actions, now)
+		c.showClosed(ctx, reporting, now)
 		for _, a := range actions {
 			c.apply(ctx, reporting, a)
 		}
@@ -293,6 +337,7 @@ func (c *Controller) loop(ctx, reporting context.Context) error {
 		case f := <-c.inbox:
 			f()
 		case <-c.seat.wake():
+		case <-c.proof.news:
 		case ev, ok := <-c.runner.Events():
 			if !ok {
 				return fulgur.E(fulgur.KindInternal, "run the controller", "its runner was closed while it worked", nil)
@@ -338,7 +383,8 @@ func (c *Controller) drain() {
 
 // wind stops what runs and waits until it has ended and is reported.
 func (c *Controller) wind(cut context.CancelFunc) {
-	if l, ok := c.runner.(Leaver); ok && (c.o.Leave || c.mute.Load()) {
+	_, refused := c.proof.look()
+	if l, ok := c.runner.(Leaver); ok && (c.o.Leave || c.mute.Load() || refused != nil) {
 		l.Leave()
 		cut()
 		for _, e := range c.byID {
@@ -381,7 +427,8 @@ func (c *Controller) wind(cut context.CancelFunc) {
 
 // world is what the plan looks at.
 func (c *Controller) world(now time.Time) plan.World {
-	w := plan.World{Now: now, Limits: c.o.Limits, Pace: c.pace, Orphaned: c.orphaned, Queue: c.queue, Executions: make([]plan.Execution, len(c.slots))}
+	closed, _ := c.proof.look()
+	w := plan.World{Now: now, Limits: c.o.Limits, Pace: c.pace, Orphaned: c.orphaned, Closed: closed, Queue: c.queue, Executions: make([]plan.Execution, len(c.slots))}
 	for i, e := range c.slots {
 		w.Executions[i] = e.Execution
 	}

@@ -54,6 +54,11 @@ func (c *Controller) openFor(ctx context.Context, actions []plan.Action, now tim
 			ids = append(ids, it.ID)
 		}
 	}
+	c.openAll(ctx, ids, func(*opening) {})
+}
+
+// openAll opens attempts with one request; then is called before any of them starts.
+func (c *Controller) openAll(ctx context.Context, ids []fulgur.RolloutID, then func(*opening)) {
 	o := &opening{done: make(chan struct{}), got: map[fulgur.RolloutID]fulgur.OpenedAttempt{}}
 	for _, id := range ids {
 		c.openings[id] = o
@@ -67,6 +72,35 @@ func (c *Controller) openFor(ctx context.Context, actions []plan.Action, now tim
 			}
 			return err
 		})
+		then(o)
+	})
+}
+
+// showClosed puts on record what those rollouts wait for that would start now, were
+// starts open: the first few, for what one waits for all do.
+func (c *Controller) showClosed(ctx, reporting context.Context, now time.Time) {
+	why := c.proof.waits()
+	if why == "" || c.orphaned {
+		return
+	}
+	var ids []fulgur.RolloutID
+	next, _ := c.queue.Peek(now, min(max(c.o.Limits.Slots-len(c.slots), 0), maxAhead+1))
+	for _, it := range next {
+		if c.openings[it.ID] == nil {
+			ids = append(ids, it.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	c.openAll(ctx, ids, func(o *opening) {
+		var reports []fulgur.Report
+		for _, a := range o.got {
+			reports = append(reports, fulgur.Report{AttemptKey: fulgur.AttemptKey{Rollout: a.Rollout, Attempt: a.ID}, AttemptReport: fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: why}})
+		}
+		if len(reports) > 0 {
+			_ = c.reportAll(reporting, reports) // that one has ended meanwhile is no harm
+		}
 	})
 }
 

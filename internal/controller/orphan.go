@@ -14,6 +14,11 @@ const TrainerLease = "trainer"
 // watchTrainer looks at the lease of the run's trainer. A run that never had one
 // (Agent Lightning v1's, an evaluation) has nobody to be missed.
 func (c *Controller) watchTrainer(ctx context.Context) {
+	select { // a trainer of this process begins then
+	case <-c.settled:
+	case <-ctx.Done():
+		return
+	}
 	var seen plan.Trainer
 	for Pause(ctx, c.o.Orphaned/6) {
 		lease, err := c.store.Lease(ctx, c.o.Run, TrainerLease)

@@ -81,11 +81,12 @@ type Leaver interface {
 }
 
 // Prover is an optional interface of a Runner that shows, before the first
-// rollout, what its executions can reach.
+// Start, what its executions can reach.
 type Prover interface {
 	// Prove returns an error, with what to do about it, unless agents reach the
 	// gateway at this URL, its answers stream, and what is to keep agents from
-	// everything else holds.
+	// everything else holds. KindExhausted says that there is no room to try it, and is
+	// waited out; any other ends the controller. It may come beside, or after, Adopt.
 	Prove(ctx context.Context, gateway string) error
 }
 

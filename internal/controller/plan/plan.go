@@ -60,6 +60,7 @@ type World struct {
 	Limits     Limits
 	Pace       Pace        // of its starts
 	Orphaned   bool        // the run's trainer is gone: nothing is started, and what runs is ended
+	Closed     string      // why nothing is started, though what runs goes on; "": starts are open
 	Executions []Execution // oldest first
 	Queue      *Queue      // only looked at
 }
@@ -144,7 +145,7 @@ func Next(w World) (actions []Action, wake time.Time) {
 	if w.Limits.Starting > 0 {
 		free = min(free, w.Limits.Starting-starting)
 	}
-	if w.Queue == nil || w.Orphaned {
+	if w.Queue == nil || w.Orphaned || w.Closed != "" {
 		return actions, wake
 	}
 	items, next := w.Queue.Peek(w.Now, max(free, 0))
