@@ -28,8 +28,8 @@ import (
 )
 
 // client speaks the few sentences of the Kubernetes API that the runner needs.
-// The typed clientset would add 20 MB to the binary for five resources; how to
-// find and trust the cluster is client-go's.
+// How to find and trust the cluster is client-go's; why the rest is not,
+// docs/design/0004 says.
 type client struct {
 	base  string
 	http  *http.Client
