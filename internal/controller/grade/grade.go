@@ -161,7 +161,7 @@ func (g *Grader) take(work string) (patch, error) {
 	if g.Pristine != "" {
 		p = os.DirFS(g.Pristine)
 	}
-	return takePatch(rootFS{root}, p, g.Paths, g.Size)
+	return takePatch(rootFS{root}, p, g.Paths, modulesOf(g.Tests), g.Size)
 }
 
 // Forget drops what was taken of attempts that nobody grades any more.

@@ -33,18 +33,11 @@ type excess string
 
 func (e excess) Error() string { return string(e) }
 
-// decides are names of files that decide how tests run, or what runs in their
-// place, whatever the work is: an interpreter or a test runner reads them by itself.
-var decides = []string{
-	"conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*.pyc", "*.egg-link", "__pycache__", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", ".coveragerc",
-	"jest.config.*", "vitest.config.*", ".mocharc*", ".npmrc", "package.json", ".babelrc*",
-	"go.mod", "go.sum", "go.work", ".git", ".gitattributes", ".bashrc", ".profile", ".bash_profile", ".envrc", "LD_PRELOAD*", "*.so", "*.dylib",
-}
-
 // takePatch compares a workspace with the pristine folder. Only regular files that are
-// others count, at most size bytes together; what no pattern of paths allows, or decides how tests run, is
-// refused, unless a pattern names it without a wildcard. A file that the agent deleted stays as it was.
-func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) {
+// others count, at most size bytes together; what no pattern of paths allows, or decides how tests run, or
+// stands in for a module that tests are run with (modules, besides the known ones), is refused, unless a
+// pattern names it without a wildcard. A file that the agent deleted stays as it was.
+func takePatch(work, pristine fs.FS, paths, modules []string, size int64) (patch, error) {
 	p := patch{files: map[string][]byte{}}
 	var total int64
 	seen := 0
@@ -73,7 +66,7 @@ func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) 
 		case err != nil:
 			return err
 		case d.IsDir():
-			if decided(name) && !slices.Contains(paths, name) && !has(pristine, name) {
+			if decided(name, paths) && !has(pristine, name) {
 				refuse(name, "decides how tests run", true)
 				return fs.SkipDir
 			}
@@ -95,8 +88,11 @@ func takePatch(work, pristine fs.FS, paths []string, size int64) (patch, error) 
 		}
 		switch {
 		case slices.Contains(paths, name):
-		case decided(name):
+		case decided(name, paths):
 			refuse(name, "decides how tests run", true)
+			return nil
+		case shadows(pristine, name, modules):
+			refuse(name, "stands in for a module that tests are run with", true)
 			return nil
 		case info.Mode()&0o111 != 0 && onPath(path.Base(name)):
 			refuse(name, "stands in for a program of the system", true)
@@ -174,16 +170,6 @@ func equal(work, pristine fs.FS, name string, size int64) (bool, error) {
 func has(fsys fs.FS, name string) bool {
 	_, err := fs.Stat(fsys, name)
 	return err == nil
-}
-
-// decided says whether a part of a path is one of decides.
-func decided(name string) bool {
-	for _, pattern := range decides {
-		if ok, _ := path.Match(pattern, path.Base(name)); ok {
-			return true
-		}
-	}
-	return false
 }
 
 // interpreters are programs that tests run by, where this machine may have none of the
