@@ -54,7 +54,7 @@ the agent has left in its workspace, when it is told to end (SIGTERM).`,
 			if err != nil {
 				return fulgur.E(fulgur.KindUnavailable, "listen on "+addr, "is the address taken?", err)
 			}
-			s := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
+			s := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 			done := make(chan error, 1)
 			go func() { done <- s.Serve(sandbox.Few(l)) }()
 			a.say("relaying %s to %s", l.Addr(), upstream)

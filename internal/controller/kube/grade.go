@@ -97,8 +97,13 @@ func (r *Runner) letGoLocked(key plan.Key) {
 // exit says why it does not come.
 func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 	key := fulgur.AttemptKey(a.key)
+	away := false // the server was, which no agent brings about
 	missing := func(why string) *plan.Exit {
-		return failed(plan.ReasonWorkspace, "what the agent has left did not come out of its pod: "+why)
+		x := failed(plan.ReasonWorkspace, "what the agent has left did not come out of its pod: "+why)
+		if away {
+			x.Cause = plan.CauseTransient
+		}
+		return x
 	}
 	for wait, end := testsTick, time.Now().Add(takeLimit); ; wait = min(2*wait, 2*time.Second) {
 		over, said, x := r.handedOver(a)
@@ -116,6 +121,7 @@ func (r *Runner) collect(ctx context.Context, a *attempt) *plan.Exit {
 				return nil
 			}
 		}
+		away = away || err != nil
 		switch {
 		case ctx.Err() != nil:
 			return missing("its controller ended")

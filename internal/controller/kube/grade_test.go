@@ -30,6 +30,8 @@ import (
 type shelf struct {
 	mu  sync.Mutex
 	all map[fulgur.AttemptKey]map[string][]byte
+
+	failing int // so many questions for lists
 }
 
 func (s *shelf) put(key fulgur.AttemptKey, name string, text []byte) {
@@ -47,6 +49,10 @@ func (s *shelf) put(key fulgur.AttemptKey, name string, text []byte) {
 func (s *shelf) Artifacts(_ context.Context, key fulgur.AttemptKey) (out []fulgur.Artifact, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.failing > 0 {
+		s.failing--
+		return nil, fulgur.E(fulgur.KindUnavailable, "", "away", nil)
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.all[key])) {
 		out = append(out, fulgur.Artifact{Name: name})
 	}
@@ -238,27 +244,34 @@ func TestWhatAgentsLeaveIsGraded(t *testing.T) {
 	}
 }
 
-// What keeps a workspace or its tests away is not the agent's doing; what tests take too
-// much of is.
+// What keeps a workspace or its tests away may be the agent's doing (a sidecar that it
+// drowned), but for what the server shows; what tests take too much of is.
 func TestGradingGoesWrong(t *testing.T) {
 	for name, test := range map[string]struct {
 		play func(a *api, job string, s *shelf, key fulgur.AttemptKey)
 		want string // of the exit
+		by   plan.Cause
 	}{
-		"the sidecar ended without it": {func(a *api, job string, _ *shelf, _ fulgur.AttemptKey) { a.exits(job, 0) }, plan.ReasonWorkspace},
+		"the sidecar ended without it": {func(a *api, job string, _ *shelf, _ fulgur.AttemptKey) { a.exits(job, 0) }, plan.ReasonWorkspace, plan.CauseEither},
+		"so it did, and the server was away": {func(a *api, job string, s *shelf, _ fulgur.AttemptKey) {
+			s.mu.Lock()
+			s.failing = 1
+			s.mu.Unlock()
+			a.exits(job, 0)
+		}, plan.ReasonWorkspace, plan.CauseTransient},
 		"it was evicted": {func(a *api, job string, _ *shelf, _ fulgur.AttemptKey) {
 			a.pod(job, func(p *corev1.Pod) {
 				p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "Usage of EmptyDir volume exceeds the limit"
 				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agent", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 			})
-		}, plan.ReasonDisk},
+		}, plan.ReasonDisk, plan.CauseAgent},
 		"it is late": {func(a *api, job string, s *shelf, key fulgur.AttemptKey) {
 			a.pod(job, func(p *corev1.Pod) {
 				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agent", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 			})
 			time.Sleep(300 * time.Millisecond)
 			s.put(key, WorkArtifact, work(a.t, nil))
-		}, ""},
+		}, "", plan.CauseAgent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, s := newAPI(t), &shelf{}
@@ -268,8 +281,8 @@ func TestGradingGoesWrong(t *testing.T) {
 			a.has("agl-rollout-r", true)
 			a.running("agl-rollout-r")
 			test.play(a, "agl-rollout-r", s, fulgur.AttemptKey(e.Key))
-			if x := runnertest.Exit(t, r, "r"); x.Failure != test.want {
-				t.Errorf("exit %+v, want %q", x, test.want)
+			if x := runnertest.Exit(t, r, "r"); x.Failure != test.want || x.Cause != test.by {
+				t.Errorf("exit %+v, want %q (cause %d)", x, test.want, test.by)
 			}
 		})
 	}

@@ -86,7 +86,7 @@ func Reasons() []Reason {
 		{ReasonDeleted, infra, CauseTransient, "somebody else deleted what it ran in"},
 		{ReasonDeadline, infra, CauseEither, "the far deadline of its Job was over"},
 		{ReasonUpstream, infra, CauseTransient, "it ended after the model server, or the gateway, had failed its last call"},
-		{ReasonWorkspace, infra, CauseTransient, "what it left to be graded did not come out of its pod"},
+		{ReasonWorkspace, infra, CauseEither, "what it left to be graded did not come out of its pod"},
 		{ReasonGrader, infra, CausePermanent, "the program that grades it failed"},
 		{ReasonLost, infra, CauseTransient, "its controller died"},
 		{ReasonShutdown, infra, CauseTransient, "its controller was stopped"},
