@@ -25,11 +25,12 @@ func newKubernetes(_ context.Context, j controllerJob) (controller.Runner, error
 	o.Run, o.Scope, o.Log = string(j.run), kubeScope(j), j.log
 	o.Gateway, o.Inputs = cmp.Or(j.file.Runner.AgentURL, j.url), sampleInputs(j.file)
 	o.Tell = j.say
+	o.State, o.KeepWork = j.dir.attempts(), keep(j.file.Retention.Attempts)
+	o.LogCap, o.Logs = j.file.Logs.AgentBytes, o.KeepWork
 	if len(j.file.Reward.Command) == 0 {
 		return kube.New(o)
 	}
 	var ok bool
-	o.State, o.KeepWork = j.dir.attempts(), keep(j.file.Retention.Attempts)
 	if o.Artifacts, ok = j.store.(kube.Artifacts); !ok {
 		return nil, fulgur.E(fulgur.KindUnsupported, "set up the grader", "this store keeps no artifacts", nil)
 	}

@@ -154,11 +154,11 @@ type Agent struct {
 	Worker bool `json:"worker"`
 	// How the agent gets its task.
 	Input Input `json:"input"`
-	// Each attempt starts in a new empty folder, which stays as `retention.attempts` says (in a Job it is /workspace, and goes with it); false: in the run file's folder. A relative program is in the run file's folder either way; for other paths of `command`, `{dir}` stands for it.
+	// Each attempt starts in a new empty folder, which stays as `retention.attempts` says (in a Job it is /workspace, and goes with its pod); false: in the run file's folder. A relative program is in the run file's folder either way; for other paths of `command`, `{dir}` stands for it.
 	Workspace bool `json:"workspace"`
 	// An attempt is ended after this much active time; time in which its calls are held does not count.
 	Timeout Duration `json:"timeout"`
-	// A worker must have started within this time.
+	// A worker, a container or a Job's agent must run within this time. In a cluster that holds the fetch of its image; what waits for a quota or a queue has no such limit.
 	StartTimeout Duration `json:"start_timeout"`
 	// An attempt is ended after this much time without a model call; 0s: never.
 	IdleTimeout Duration `json:"idle_timeout"`
@@ -417,7 +417,7 @@ type Checkpoints struct {
 
 // Retention says what is kept.
 type Retention struct {
-	// Attempts whose working folder and log stay in the run's folder.
+	// Attempts whose working folder and log stay in the run's folder (of a Job's, the log; what is to be graded of it, with the server).
 	Attempts string `json:"attempts" jsonschema:"enum=all,enum=failed,enum=none"`
 }
 
@@ -425,6 +425,6 @@ type Retention struct {
 type Logs struct {
 	// Least level of our own log.
 	Level string `json:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error"`
-	// Bytes of an attempt's standard output and error that are kept; the tail goes into failure messages.
+	// Bytes of an attempt's standard output and error that are kept, half from the beginning and half from the end; the tail goes into failure messages.
 	AgentBytes int `json:"agent_bytes" jsonschema:"minimum=0,maximum=1073741824"`
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,14 +18,9 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 )
 
-const (
-	logLines = 20
-	logBytes = 64 << 10
-	logLimit = 5 * time.Second // how long an exit waits for its log
-	// forceAfter is how long beyond its grace a pod may take to go, as on a node that
-	// is lost, before its object is removed by force.
-	forceAfter = time.Minute
-)
+// forceAfter is how long beyond its grace a pod may take to go, as on a node that
+// is lost, before its object is removed by force.
+const forceAfter = time.Minute
 
 // endLocked tells an exit, with the end of the log if it did not go well.
 func (r *Runner) endLocked(a *attempt, x plan.Exit) {
@@ -51,13 +44,14 @@ func (r *Runner) endLocked(a *attempt, x plan.Exit) {
 			}
 		})
 	}
-	if x.Code == 0 && x.Failure == "" || a.tail != "" || a.pod == nil || a.podGone || !started(a) {
-		x.Tail = a.tail
+	good := x.Code == 0 && x.Failure == ""
+	if good && r.Logs != controller.KeepAll || a.tail != "" || a.pod == nil || a.podGone || !started(a) {
+		x.Tail, x.Log = a.tail, a.log
 		r.sendLocked(controller.Event{Key: a.key, Exit: &x})
 		return
 	}
 	r.spawn(func(ctx context.Context) {
-		x.Tail = r.logTail(ctx, a)
+		x.Tail, x.Log = r.keepLog(ctx, a, good)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.sendLocked(controller.Event{Key: a.key, Exit: &x})
@@ -89,22 +83,6 @@ func (r *Runner) endEvent(a *attempt, x plan.Exit) *corev1.Event {
 func started(a *attempt) bool {
 	cs := containerOf(a.pod, a.agent)
 	return cs != nil && (cs.State.Running != nil || cs.State.Terminated != nil)
-}
-
-// logTail reads the last lines of the agent's log.
-func (r *Runner) logTail(ctx context.Context, a *attempt) string {
-	r.mu.Lock()
-	pod, agent, redact := a.pod, a.agent, a.redactorLocked()
-	r.mu.Unlock()
-	ctx, done := context.WithTimeout(ctx, logLimit)
-	defer done()
-	q := url.Values{"container": {agent}, "tailLines": {strconv.Itoa(logLines)}, "limitBytes": {strconv.Itoa(logBytes)}}
-	var raw []byte
-	if err := r.c.call(ctx, http.MethodGet, r.c.path("v1/pods/"+pod.Name+"/log"), q, nil, &raw); err != nil {
-		r.log.Info("an attempt's log could not be read", "rollout", a.key.Rollout, "pod", pod.Name, "err", err)
-		return ""
-	}
-	return controller.LastLines([]byte(redact(string(raw))))
 }
 
 // Stop implements controller.Runner. The Job is deleted with its pods: they get
@@ -143,9 +121,9 @@ func (r *Runner) remove(ctx context.Context, a *attempt) {
 	read := pod != nil && !a.podGone && started(a)
 	r.mu.Unlock()
 	if read {
-		tail := r.logTail(ctx, a)
+		tail, path := r.keepLog(ctx, a, false)
 		r.mu.Lock()
-		a.tail = tail
+		a.tail, a.log = tail, path
 		r.mu.Unlock()
 	}
 	grace := r.Grace

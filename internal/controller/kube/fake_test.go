@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,13 +112,25 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if strings.HasSuffix(r.URL.Path, "/log") {
-		_, _ = io.WriteString(w, a.log)
+		_, _ = io.WriteString(w, logOf(a.log, r.URL.Query()))
 		return
 	}
 	status, out := a.actLocked(r, kind, name, body)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(out)
+}
+
+// logOf is what an API server sends of a log.
+func logOf(text string, q url.Values) string {
+	if n, err := strconv.Atoi(q.Get("tailLines")); err == nil {
+		lines := strings.SplitAfter(text, "\n")
+		text = strings.Join(lines[max(0, len(lines)-n-1):], "")
+	}
+	if n, err := strconv.Atoi(q.Get("limitBytes")); err == nil {
+		text = text[:min(n, len(text))]
+	}
+	return text
 }
 
 func refusal(status int, reason, message string) (int, any) {

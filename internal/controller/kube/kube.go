@@ -89,6 +89,7 @@ type attempt struct {
 	taken    bool // its workspace is, or is known not to come
 	well     bool // with taken: it ended well
 	tail     string
+	log      string // its file
 }
 
 // New finds the cluster. It asks it nothing yet.

@@ -42,8 +42,10 @@ type Options struct {
 	Workspace bool
 	Grading   *grade.Options // nil: nothing is graded
 	Artifacts Artifacts
-	State     string
+	State     string          // folder, also of logs; "": none is kept
 	KeepWork  controller.Keep // of which attempts what they left stays with Artifacts when it is graded; "": of all
+	LogCap    int             // bytes of an agent's log that are kept, beginning and end; 0: 1 MiB
+	Logs      controller.Keep // of which attempts they are
 
 	PullPolicy corev1.PullPolicy // of the built-in template; "": Kubernetes' own rule
 
