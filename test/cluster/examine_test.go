@@ -241,8 +241,8 @@ func (x *examined) use(cfg *api.Config) {
 }
 
 // A controller that is started again finds its namespace full of the run's own agents,
-// which it is to take over: it does not wait for room for probes. Another run's does.
-func TestProveBesideItsOwnAgents(t *testing.T) {
+// which it has taken over; another run's finds it full too. Both wait for room for probes.
+func TestProveWithoutRoom(t *testing.T) {
 	x := toExamine(t, program(t))
 	x.o.ProbeLimit = 6 * time.Second
 	x.create(x.Core("resourcequotas"), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("1")}}}, nil)
@@ -267,12 +267,15 @@ func TestProveBesideItsOwnAgents(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := runner("another").Prove(t.Context(), x.gateway); fulgur.KindOf(err) != fulgur.KindTimeout {
-		t.Errorf("another run: %v", err)
-	}
 	next := runner("mine")
-	if err := next.Prove(t.Context(), x.gateway); err != nil {
-		t.Error(err)
+	left := []controller.Leftover{{Key: plan.Key{Rollout: "r", Attempt: "0"}, Phase: fulgur.PhaseRunning}}
+	if keys, err := next.Adopt(t.Context(), left); err != nil || len(keys) != 1 {
+		t.Errorf("adopted %v, %v", keys, err)
+	}
+	for _, r := range []*kube.Runner{runner("another"), next} {
+		if err := r.Prove(t.Context(), x.gateway); fulgur.KindOf(err) != fulgur.KindExhausted {
+			t.Errorf("%v", err)
+		}
 	}
 	if _, err := next.Adopt(t.Context(), nil); err != nil { // nobody wants it
 		t.Error(err)

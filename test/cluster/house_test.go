@@ -22,6 +22,7 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
 	"github.com/fulgur-rl/fulgur/internal/store"
 	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
+	"github.com/fulgur-rl/fulgur/test/kubeapi"
 )
 
 const run fulgur.RunID = "calc"
@@ -66,6 +67,8 @@ func build(t *testing.T) *house {
 	h.model = &model{store: h.store, calls: map[plan.Key]int{}}
 	mux := http.NewServeMux()
 	mux.Handle("/", h.model)
+	mux.HandleFunc("/healthz", kubeapi.Health) // what probes ask
+	mux.HandleFunc("/healthz/", kubeapi.Health)
 	mux.Handle(v2.Prefix+"/", v2.New(v2.Options{Store: h.store})) // for controllers in processes of their own
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)

@@ -2,15 +2,16 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -115,7 +116,9 @@ func kindOf(err error) fulgur.Kind {
 	return fulgur.KindUnavailable
 }
 
-// clear deletes Jobs with their pods, and waits until they are gone.
+// clear deletes Jobs with their pods, and waits until they are gone. One whose pod does
+// not go, as on a node that is lost, is not waited for for ever: no other attempt can be
+// taken for it, and its pod is removed by force.
 func (r *Runner) clear(ctx context.Context, jobs []*batchv1.Job) error {
 	for _, job := range jobs {
 		r.log.Info("a Job that an earlier controller left, and nobody wants, is removed", "job", job.Name, "rollout", job.Annotations[noteRollout])
@@ -127,31 +130,51 @@ func (r *Runner) clear(ctx context.Context, jobs []*batchv1.Job) error {
 	if len(jobs) == 0 {
 		return nil
 	}
-	uids := map[string]bool{}
-	for _, job := range jobs {
-		uids[string(job.UID)] = true
-	}
 	s := &stream[batchv1.Job]{c: r.c, path: r.c.path("batch/v1/jobs"), selector: labelScope + "=" + r.scope, log: r.log}
 	wait := 200 * time.Millisecond
-	for end := time.Now().Add(adoptLimit); ; wait = min(2*wait, 5*time.Second) {
+	for end := time.Now().Add(r.adoptLimit); ; wait = min(2*wait, 5*time.Second) {
 		all, _, err := s.all(ctx)
 		if err != nil {
 			return err
 		}
-		n := 0
+		there := map[types.UID]bool{}
 		for _, job := range all {
-			if uids[string(job.UID)] {
-				n++
-			}
+			there[job.UID] = true
 		}
-		if n == 0 {
+		jobs = slices.DeleteFunc(jobs, func(j *batchv1.Job) bool { return !there[j.UID] })
+		if len(jobs) == 0 {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d Jobs were not gone after %s", n, adoptLimit)
+			r.log.Warn("Jobs that nobody wants any more do not go; their pods are removed by force", "jobs", len(jobs), "after", r.adoptLimit)
+			for _, job := range jobs {
+				r.spawn(func(ctx context.Context) { r.forcePods(ctx, job) })
+			}
+			return nil
 		}
 		if !pause(ctx, wait) {
 			return context.Cause(ctx)
+		}
+	}
+}
+
+// forcePods removes the pods of a Job by force that was deleted, once their grace is over.
+func (r *Runner) forcePods(ctx context.Context, job *batchv1.Job) {
+	grace := r.Grace
+	if g := job.Spec.Template.Spec.TerminationGracePeriodSeconds; g != nil {
+		grace = time.Duration(*g) * time.Second
+	}
+	if !pause(ctx, max(grace+r.forceAfter-r.adoptLimit, 0)) {
+		return
+	}
+	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelScope + "=" + r.scope, log: r.log}
+	pods, _, err := s.all(ctx)
+	if err != nil {
+		r.log.Warn("the pods of a Job that does not go could not be found", "job", job.Name, "err", err)
+	}
+	for i := range pods {
+		if owned(&pods[i], string(job.UID)) {
+			r.force(ctx, &pods[i])
 		}
 	}
 }
@@ -172,6 +195,17 @@ type leaseSpec struct {
 
 func (l *lease) expired(now time.Time) bool {
 	return now.After(l.Spec.RenewTime.Add(time.Duration(l.Spec.LeaseDurationSeconds) * time.Second))
+}
+
+// longOver says whether it is over for as long again.
+func (l *lease) longOver(now time.Time) bool {
+	return l.expired(now.Add(-time.Duration(l.Spec.LeaseDurationSeconds) * time.Second))
+}
+
+// unclaimed says whether nobody has taken note of a Job's end.
+func unclaimed(job *batchv1.Job) bool {
+	ttl := job.Spec.TTLSecondsAfterFinished
+	return ttl == nil || time.Duration(*ttl)*time.Second >= farTTL
 }
 
 func (r *Runner) leaseName() string { return "fulgur-" + r.scope }
@@ -241,8 +275,9 @@ func (r *Runner) hold(ctx context.Context) error {
 }
 
 // sweep removes the Jobs of runs whose controllers are gone for longer than their
-// lease. What has ended stays: it takes no room but in the list, and its
-// controller may come back for it.
+// lease. What has ended stays for one more: its controller may come back for it. Then it
+// goes too, for it has a part of a quota of Jobs or Secrets; but not what was kept for
+// people, which goes by itself.
 func (r *Runner) sweep(ctx context.Context) error {
 	var leases list[lease]
 	q := url.Values{"labelSelector": {labelScope + "," + labelScope + "!=" + r.scope}, "limit": {"500"}}
@@ -260,7 +295,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 			return err
 		}
 		for i := range jobs {
-			if settled(&jobs[i]) || jobs[i].DeletionTimestamp != nil {
+			if jobs[i].DeletionTimestamp != nil || settled(&jobs[i]) && !(l.longOver(time.Now()) && unclaimed(&jobs[i])) {
 				continue
 			}
 			r.log.Warn("a Job of a run whose controller is gone is removed", "run", l.Metadata.Labels[labelRun], "job", jobs[i].Name, "since", l.Spec.RenewTime.Time)

@@ -145,19 +145,24 @@ func (r *Runner) remove(ctx context.Context, a *attempt) {
 		}
 		return
 	}
-	if !pause(ctx, grace+forceAfter) {
+	if !pause(ctx, grace+r.forceAfter) {
 		return
 	}
 	r.mu.Lock()
 	pod, still := a.pod, a.pod != nil && !a.podGone && !a.jobGone
 	r.mu.Unlock()
 	if still {
-		r.log.Warn("a pod does not go; its object is removed by force", "pod", pod.Name, "node", pod.Spec.NodeName)
-		o := deleteOptions(metav1.DeletePropagationBackground, string(pod.UID))
-		now := int64(0)
-		o.GracePeriodSeconds = &now
-		_ = r.c.persist(ctx, http.MethodDelete, r.c.path("v1/pods/"+pod.Name), nil, o, nil)
+		r.force(ctx, pod)
 	}
+}
+
+// force removes the object of a pod that does not go.
+func (r *Runner) force(ctx context.Context, pod *corev1.Pod) {
+	r.log.Warn("a pod does not go; its object is removed by force", "pod", pod.Name, "node", pod.Spec.NodeName)
+	o := deleteOptions(metav1.DeletePropagationBackground, string(pod.UID))
+	now := int64(0)
+	o.GracePeriodSeconds = &now
+	_ = r.c.persist(ctx, http.MethodDelete, r.c.path("v1/pods/"+pod.Name), nil, o, nil)
 }
 
 // Acknowledge implements controller.Acknowledger: the Jobs go, or stay for as long

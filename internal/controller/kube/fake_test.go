@@ -45,6 +45,7 @@ type api struct {
 	noPods   bool                                            // Jobs get none
 	log      string
 	events   []string
+	failed   []corev1.Event // what GET events lists, page by page
 }
 
 type change struct {
@@ -273,21 +274,38 @@ func (a *api) actLocked(r *http.Request, kind, name string, body []byte) (int, a
 		a.events = append(a.events, string(body))
 		return 201, struct{}{}
 	case "GET events":
-		return 200, list[corev1.Event]{}
+		q, out := r.URL.Query(), list[corev1.Event]{}
+		from, _ := strconv.Atoi(q.Get("continue"))
+		limit, _ := strconv.Atoi(q.Get("limit"))
+		to := min(from+limit, len(a.failed))
+		if out.Items = a.failed[from:to]; to < len(a.failed) {
+			out.Metadata.Continue = strconv.Itoa(to)
+		}
+		return 200, out
 	}
 	return refusal(405, "MethodNotAllowed", r.Method+" "+kind)
 }
 
 func values[T any](m map[string]T) []T { return slices.Collect(maps.Values(m)) }
 
+// selects understands NAME and NAME=VALUE.
+func selects(selector string, labels map[string]string) bool {
+	for term := range strings.SplitSeq(selector, ",") {
+		k, v, equals := strings.Cut(term, "=")
+		if got, ok := labels[k]; !ok || equals && got != v {
+			return false
+		}
+	}
+	return true
+}
+
 func (a *api) listLocked(selector string, items any) any {
-	scope := strings.TrimPrefix(selector, labelScope+"=")
 	meta := metav1.ListMeta{ResourceVersion: strconv.Itoa(a.version)}
 	switch items := items.(type) {
 	case []*batchv1.Job:
 		out := list[batchv1.Job]{Metadata: meta}
 		for _, j := range items {
-			if j.Labels[labelScope] == scope {
+			if selects(selector, j.Labels) {
 				out.Items = append(out.Items, *j)
 			}
 		}
@@ -295,7 +313,7 @@ func (a *api) listLocked(selector string, items any) any {
 	case []*corev1.Pod:
 		out := list[corev1.Pod]{Metadata: meta}
 		for _, p := range items {
-			if p.Labels[labelScope] == scope {
+			if selects(selector, p.Labels) {
 				out.Items = append(out.Items, *p)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -211,24 +212,44 @@ func (r *Runner) explain(ctx context.Context) {
 		if !r.podless() {
 			continue
 		}
-		q := url.Values{"fieldSelector": {"involvedObject.kind=Job,reason=FailedCreate"}, "limit": {"500"}}
-		var events list[corev1.Event]
-		if err := r.c.call(ctx, http.MethodGet, r.c.path("v1/events"), q, nil, &events); err != nil {
-			if ctx.Err() == nil {
-				r.log.Warn("why Jobs have no pods is not known", "err", err)
-			}
+		if err := r.explainNow(ctx); err != nil && ctx.Err() == nil {
+			r.log.Warn("why Jobs have no pods is not known", "err", err)
+		}
+	}
+}
+
+func (r *Runner) explainNow(ctx context.Context) error {
+	events, err := r.failedCreates(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ev := range events {
+		a := r.byName[ev.InvolvedObject.Name]
+		if a == nil || a.pod != nil || string(ev.InvolvedObject.UID) != a.uid {
 			continue
 		}
-		r.mu.Lock()
-		for _, ev := range events.Items {
-			a := r.byName[ev.InvolvedObject.Name]
-			if a == nil || a.pod != nil || string(ev.InvolvedObject.UID) != a.uid {
-				continue
-			}
-			a.noPod = ev.Message
-			r.lookLocked(a)
+		a.noPod = ev.Message
+		r.lookLocked(a)
+	}
+	return nil
+}
+
+// failedCreates are the Events of Jobs whose pods could not be made: under a quota of
+// pods one of each Job.
+func (r *Runner) failedCreates(ctx context.Context) (events []corev1.Event, err error) {
+	q := url.Values{"fieldSelector": {"involvedObject.kind=Job,reason=FailedCreate"}, "limit": {strconv.Itoa(listPage)}}
+	for {
+		var page list[corev1.Event]
+		if err := r.c.call(ctx, http.MethodGet, r.c.path("v1/events"), q, nil, &page); err != nil {
+			return nil, err
 		}
-		r.mu.Unlock()
+		events = append(events, page.Items...)
+		if page.Metadata.Continue == "" {
+			return events, nil
+		}
+		q.Set("continue", page.Metadata.Continue)
 	}
 }
 

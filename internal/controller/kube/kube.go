@@ -36,6 +36,8 @@ type Runner struct {
 	log    *slog.Logger
 	grader *grade.Grader // nil: nothing is graded
 
+	adoptLimit, forceAfter time.Duration // the constants
+
 	spawn   func(func(context.Context)) // runs f until it returns, or the runner's life is over
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -46,6 +48,8 @@ type Runner struct {
 	begun   sync.Once
 	working atomic.Bool // begin was called
 	holds   sync.Once   // renew was started
+
+	loopback sync.Once // it was warned of
 
 	mu      sync.Mutex
 	closed  bool
@@ -110,7 +114,7 @@ func newRunner(o Options, c *client) (*Runner, error) {
 	c.log = m.Log
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Runner{
-		maker: m, c: c, log: m.Log, cancel: cancel,
+		maker: m, c: c, log: m.Log, cancel: cancel, adoptLimit: adoptLimit, forceAfter: forceAfter,
 		events: make(chan controller.Event), gone: make(chan struct{}), wake: make(chan struct{}, 1), ring: make(chan struct{}, 1),
 		live: map[plan.Key]*attempt{}, done: map[plan.Key]*attempt{}, byName: map[string]*attempt{}, works: map[plan.Key]*attempt{},
 	}

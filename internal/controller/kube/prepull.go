@@ -154,9 +154,15 @@ func count(n int, what string) string {
 // pullBatch has some nodes fetch the images at once.
 func (r *Runner) pullBatch(ctx context.Context, mark string, first int, nodes []string, images []Image) (done int, notes []string, err error) {
 	const op = "fetch the agents' images"
-	round := mark + "-p" + strconv.Itoa(first)
+	round, quota := mark+"-p"+strconv.Itoa(first), ""
 	for i, node := range nodes {
-		if err := r.sendProbe(ctx, r.pullJob(round, strconv.Itoa(i), node, images)); err != nil {
+		err := r.sendProbe(ctx, r.pullJob(round, strconv.Itoa(i), node, images))
+		if err != nil && quotaMessage(err.Error()) {
+			quota = fmt.Sprintf("%s fetched nothing ahead, for a quota leaves no room: what comes there fetches its own", count(len(nodes)-i, "node"))
+			nodes = nodes[:i]
+			break
+		}
+		if err != nil {
 			return 0, nil, fulgur.E(kindOf(err), op, "the cluster takes no Job that fetches images; runner.kubernetes.prepull: 0 leaves that to each attempt", err)
 		}
 	}
@@ -170,7 +176,9 @@ func (r *Runner) pullBatch(ctx context.Context, mark string, first int, nodes []
 			return 0, nil, fulgur.E(fulgur.KindUnavailable, op, "the pods that fetch images could not be watched", err)
 		}
 		over, placed, why := 0, 0, ""
-		done, notes = 0, notes[:0]
+		if done, notes = 0, notes[:0]; quota != "" {
+			notes = append(notes, quota)
+		}
 		for i := range pods {
 			p := &pods[i]
 			if p.Spec.NodeName == "" {

@@ -31,24 +31,67 @@ func (r *Runner) sendProbe(ctx context.Context, job *batchv1.Job) error {
 	return err
 }
 
+// noProbe is what it means that the cluster refuses a probe. A quota is waited for.
+func noProbe(err error) error {
+	kind := kindOf(err)
+	if quotaMessage(err.Error()) {
+		kind = fulgur.KindExhausted
+	}
+	return fulgur.E(kind, opProve, "the cluster takes no probe", err)
+}
+
+// crowded looks, every now and then while a probe's Job has no pod, whether that is a
+// quota's doing.
+func (r *Runner) crowded(ctx context.Context, none *patience, pods int, round string) error {
+	if !none.over(pods == 0) {
+		return nil
+	}
+	none.since = time.Time{}
+	return r.crowdedNow(ctx, round)
+}
+
+func (r *Runner) crowdedNow(ctx context.Context, round string) error {
+	events, err := r.failedCreates(ctx)
+	if err != nil {
+		return nil // it is a word of explanation, no more
+	}
+	for _, ev := range events {
+		if strings.HasPrefix(ev.InvolvedObject.Name, probeJobName(round, "")) && quotaMessage(ev.Message) {
+			return fulgur.E(fulgur.KindExhausted, opProve, "the quota leaves probes no room: "+ev.Message, nil)
+		}
+	}
+	return nil
+}
+
+func probeJobName(round, name string) string { return "fulgur-probe-" + round[12:] + "-" + name }
+
 // probeRound sends probes to nodes that had none. more is false when there was no
 // further node for one of them.
 func (r *Runner) probeRound(ctx context.Context, x scouting, round string, n int, had []string) (nodes []string, more bool, err error) {
 	for i := range n {
-		if err := r.sendProbe(ctx, r.probeJob(round, strconv.Itoa(i), x.args(), had)); err != nil {
-			return nil, false, fulgur.E(kindOf(err), opProve, "the cluster takes no probe", err)
+		err := r.sendProbe(ctx, r.probeJob(round, strconv.Itoa(i), x.args(), had))
+		if err != nil && i > 0 && quotaMessage(err.Error()) { // fewer at once
+			n = i
+			break
+		}
+		if err != nil {
+			return nil, false, noProbe(err)
 		}
 	}
 	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelProbe + "=" + round, log: r.log}
 	bad, full, short := patience{limit: r.ImageLimit}, patience{limit: unplaced}, patience{limit: unmade}
+	none := patience{limit: unmade}
 	why, refused := notMade, map[types.UID]bool{}
 	for {
 		pods, _, err := s.all(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil, false, r.late(ctx, why)
+			return nil, false, r.late(ctx, why, round)
 		case err != nil:
 			return nil, false, fulgur.E(fulgur.KindUnavailable, opProve, "the probes could not be watched", err)
+		}
+		if err := r.crowded(ctx, &none, len(pods), round); err != nil {
+			return nil, false, err
 		}
 		found := tally(pods, refused)
 		over := len(found.ended)
@@ -66,7 +109,7 @@ func (r *Runner) probeRound(ctx context.Context, x scouting, round string, n int
 			return nodes, false, err
 		}
 		if !pause(ctx, probeEvery) {
-			return nil, false, r.late(ctx, why)
+			return nil, false, r.late(ctx, why, round)
 		}
 	}
 }
@@ -153,14 +196,17 @@ func (r *Runner) verdict(ctx context.Context, pods []corev1.Pod, tell tellFunc) 
 func (r *Runner) neighbour(ctx context.Context, mark string) (address string, err error) {
 	label := mark + "-n"
 	if err := r.sendProbe(ctx, r.probeJob(label, "0", []string{ProbeCommand, "--neighbour"}, nil)); err != nil {
-		return "", fulgur.E(kindOf(err), opProve, "the cluster takes no probe", err)
+		return "", noProbe(err)
 	}
 	s := &stream[corev1.Pod]{c: r.c, path: r.c.path("v1/pods"), selector: labelProbe + "=" + label, log: r.log}
-	why := notMade
+	why, none := notMade, patience{limit: unmade}
 	for bad := (patience{limit: r.ImageLimit}); ; {
 		pods, _, err := s.all(ctx)
 		if err != nil && ctx.Err() == nil {
 			return "", fulgur.E(fulgur.KindUnavailable, opProve, "the probes could not be watched", err)
+		}
+		if err := r.crowded(ctx, &none, len(pods), label); err != nil {
+			return "", err
 		}
 		for i := range pods {
 			state := look(view{pod: &pods[i], agent: probeName, now: time.Now()})
@@ -181,7 +227,7 @@ func (r *Runner) neighbour(ctx context.Context, mark string) (address string, er
 			}
 		}
 		if !pause(ctx, probeEvery) {
-			return "", r.late(ctx, why)
+			return "", r.late(ctx, why, label)
 		}
 	}
 }
@@ -192,9 +238,16 @@ const (
 )
 
 // late is what it means that ctx ended before the probes.
-func (r *Runner) late(ctx context.Context, why string) error {
+func (r *Runner) late(ctx context.Context, why, round string) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)
+	}
+	if why == notMade {
+		ask, done := context.WithTimeout(context.WithoutCancel(ctx), requestLimit)
+		defer done()
+		if err := r.crowdedNow(ask, round); err != nil {
+			return err
+		}
 	}
 	return fulgur.E(fulgur.KindTimeout, opProve, "the probes had not ended in time: "+why, nil)
 }
@@ -301,18 +354,18 @@ func (r *Runner) probing(round, name string, pod corev1.PodSpec, limit time.Dura
 	secure(&pod)
 	return &batchv1.Job{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: metav1.ObjectMeta{Name: "fulgur-probe-" + round[12:] + "-" + name, Namespace: r.Namespace, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: probeJobName(round, name), Namespace: r.Namespace, Labels: labels},
 		Spec: batchv1.JobSpec{BackoffLimit: &none, TTLSecondsAfterFinished: &ttl, ActiveDeadlineSeconds: &deadline,
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}},
 	}
 }
 
-// clearProbes removes the probes of a mark, their pods with them.
+// clearProbes removes the probes of a mark, or of a round, their pods with them.
 func (r *Runner) clearProbes(ctx context.Context, mark string) error {
 	s := &stream[batchv1.Job]{c: r.c, path: r.c.path("batch/v1/jobs"), selector: labelProbe + "," + labelScope + "=" + r.scope, log: r.log}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		jobs, _, err := s.all(ctx)
-		jobs = slices.DeleteFunc(jobs, func(j batchv1.Job) bool { return !strings.HasPrefix(j.Labels[labelProbe], mark+"-") })
+		jobs = slices.DeleteFunc(jobs, func(j batchv1.Job) bool { return !strings.HasPrefix(j.Labels[labelProbe]+"-", mark+"-") })
 		if err != nil || len(jobs) == 0 {
 			return err
 		}

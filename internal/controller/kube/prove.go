@@ -8,12 +8,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,9 +68,7 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 		r.log.Warn("agents may reach anything that pods reach here, and whether they reach the gateway is not tried: set runner.kubernetes.probe_image", "isolation", "none")
 		return nil
 	}
-	// What an earlier controller left there may leave probes no room, and is to be taken
-	// over soon: it was let in by an earlier proof.
-	lives, limit := r.lives(ctx), r.ProbeLimit
+	lives, limit := r.lives(), r.ProbeLimit
 	if lives {
 		limit = min(limit, crowdedLimit)
 	}
@@ -80,8 +76,10 @@ func (r *Runner) Prove(ctx context.Context, gateway string) error {
 	defer r.unmark(ctx, mark)
 	nodes, err := r.scout(ctx, gateway, mark, limit, r.judge)
 	if lives && fulgur.KindOf(err) == fulgur.KindTimeout && ctx.Err() == nil {
-		r.log.Warn("the probes found no room beside the run's own agents, which an earlier proof let in: what is reached is not tried anew", "err", err)
-		return nil
+		err = fulgur.E(fulgur.KindExhausted, opProve, "the run's own agents leave no room", err)
+	}
+	if fulgur.KindOf(err) == fulgur.KindExhausted {
+		r.keepLease() // and so sees to what dead runs left, which may be what has the room
 	}
 	if err != nil {
 		return err
@@ -100,19 +98,19 @@ func (r *Runner) gatewayURL(gateway string) (*url.URL, error) {
 		return nil, fulgur.E(fulgur.KindInvalid, opProve, fmt.Sprintf("the gateway's address for agents, %q, is no URL: set runner.agent_url", gateway), nil)
 	}
 	if ip := net.ParseIP(u.Hostname()); u.Hostname() == "localhost" || ip.IsLoopback() {
-		r.log.Warn("agents are given a loopback address for the gateway, which is their own pod's: set runner.agent_url to an address that pods reach", "address", gateway)
+		r.loopback.Do(func() {
+			r.log.Warn("agents are given a loopback address for the gateway, which is their own pod's: set runner.agent_url to an address that pods reach", "address", gateway)
+		})
 	}
 	return u, nil
 }
 
-// lives says whether there are Jobs of the run, left by an earlier controller.
-func (r *Runner) lives(ctx context.Context) bool {
-	var jobs list[batchv1.Job]
-	q := url.Values{"labelSelector": {labelScope + "=" + r.scope + ",!" + labelProbe}, "limit": {"20"}}
-	if err := r.c.call(ctx, http.MethodGet, r.c.path("batch/v1/jobs"), q, nil, &jobs); err != nil {
-		return false
-	}
-	return slices.ContainsFunc(jobs.Items, func(j batchv1.Job) bool { return !settled(&j) })
+// lives says whether the run has agents, which an earlier proof let in. They may have all
+// the room.
+func (r *Runner) lives() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.live) > 0
 }
 
 // newMark names the probes of one start: several controllers of a run may start at once.
@@ -138,9 +136,18 @@ func (r *Runner) scout(ctx context.Context, gateway, mark string, limit time.Dur
 			return nil, err
 		}
 	}
-	for round := 0; len(nodes) < mostProbed; round++ {
+	for round, cleared := 0, 0; len(nodes) < mostProbed; round++ {
 		seen, more, err := r.probeRound(ctx, x, roundLabel(mark, round), min(firstProbes<<round, mostAtOnce), nodes)
 		nodes = append(nodes, seen...)
+		if fulgur.KindOf(err) == fulgur.KindExhausted && cleared < round { // those that have ended have a part of the quota
+			for ; cleared < round; cleared++ {
+				if err := r.clearProbes(ctx, roundLabel(mark, cleared)); err != nil {
+					return nodes, err
+				}
+			}
+			round--
+			continue
+		}
 		if err != nil || !more {
 			return nodes, err
 		}
