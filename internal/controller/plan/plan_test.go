@@ -104,6 +104,9 @@ func TestNext(t *testing.T) {
 		"a run without its trainer ends what runs, and starts nothing": {
 			run: []Execution{running("a", 0), running("b", 0, func(e *Execution) { e.Stopping = true })}, queue: []Item{{ID: "c"}},
 			world: func(w *World) { w.Orphaned = true }, want: []string{"stop a orphaned"}, wake: -1},
+		"while starts are closed what runs is looked after, and nothing is started": {
+			now: 100, run: []Execution{running("a", 0), running("b", 0, func(e *Execution) { e.Unwanted = ReasonEnded })}, queue: []Item{{ID: "c"}},
+			world: func(w *World) { w.Closed = "no room" }, want: []string{"stop b ended", "observe a"}, wake: -1},
 		"stops come before looks and starts": {
 			now: 100, run: []Execution{running("a", 0), running("b", 0, func(e *Execution) { e.Unwanted = ReasonEnded })}, queue: []Item{{ID: "c"}},
 			want: []string{"stop b ended", "observe a", "start c"}, wake: -1},
