@@ -1,8 +1,13 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -73,4 +78,36 @@ func TestBuildsTakeTurns(t *testing.T) {
 	}
 	done()
 	<-got
+}
+
+// A run whose controller has ended by itself is tried again later; that is said, and
+// /healthz tells so while it lasts, but does not call others dead for it.
+func TestFallenRunIsPostponed(t *testing.T) {
+	t.Parallel()
+	var said bytes.Buffer
+	fl := newFleet(&app{Process: Process{Stderr: &said}}, controllerFlags{}, nil)
+	stopped := false
+	g := &agents{over: make(chan struct{}), err: errors.New("it may not list Jobs"), shut: func() error { stopped = true; return nil }}
+	close(g.over)
+	fl.runs["a"] = &tended{agents: g, began: time.Now()}
+	go fl.look(fallen{id: "a", agents: g})
+	fl.fall(<-fl.fell)
+	fl.finish(<-fl.done)
+	a := fl.runs["a"]
+	if !stopped || a.agents != nil || a.ending || a.fails != 1 || !a.again.After(time.Now()) || !strings.Contains(said.String(), "run a are not run here: it may not list Jobs") {
+		t.Errorf("stopped %v, %+v, said %q", stopped, a, said.String())
+	}
+	for runs, want := range []int{http.StatusServiceUnavailable, http.StatusOK} {
+		if runs == 1 {
+			fl.health.set("b", func() string { return "" })
+		}
+		w := httptest.NewRecorder()
+		fl.health.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		if w.Code != want || !strings.Contains(w.Body.String(), "the agents of run a are not run: it may not list Jobs") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	if err := fl.close(); err != nil {
+		t.Error(err)
+	}
 }

@@ -39,7 +39,10 @@ func TestControllerThatIsRefused(t *testing.T) {
 	server := start(t, t.TempDir(), nil, "serve", "--listen", "127.0.0.1:0", "--key", "K", "--model-dir", "builtin:calc")
 	env := []string{"FULGUR_SERVER=" + server.says("listening on "), "FULGUR_KEY=K"}
 	dir := tinyDir(t)
+	early := start(t, dir, env, append([]string{"controller", "run.yaml"}, flags...)...)
+	early.notes("running the agents of ") // it waits for the run
 	trains := start(t, dir, env, append([]string{"train", "run.yaml"}, flags...)...)
+	early.ends(30*time.Second, exitFailed, cause)
 	all := start(t, t.TempDir(), env, "controller", "--dir", dir, "--listen", "127.0.0.1:0")
 	metrics := strings.TrimSpace(all.notes("metrics at "))
 	all.notes("are not run here: ")
