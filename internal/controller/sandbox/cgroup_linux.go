@@ -26,7 +26,8 @@ type cgroups struct {
 	n    atomic.Int64
 
 	mu   sync.Mutex
-	left []string // of cells that have ended, and cannot be removed yet
+	held map[string]*os.File // folders of base, locked: who sweeps leaves them
+	left []string            // of cells that have ended, and cannot be removed yet
 }
 
 // group is one cell's.
@@ -38,6 +39,9 @@ type group struct {
 }
 
 const cgroupRoot = "/sys/fs/cgroup"
+
+// groupPrefix begins the names of the folders of boxes.
+const groupPrefix = "fulgur-box-"
 
 // openCgroups makes the folder of a box, and removes those of boxes that were
 // killed.
@@ -55,11 +59,11 @@ func openCgroups() (*cgroups, error) {
 			}
 		}
 	}
-	name := fmt.Sprintf("fulgur-%d-%x", os.Getpid(), time.Now().UnixNano())
+	name := fmt.Sprintf("%s%d-%x", groupPrefix, os.Getpid(), time.Now().UnixNano())
+	g := &cgroups{base: map[string]string{}, held: map[string]*os.File{}}
 	if _, v1 := paths["memory"]; v1 {
-		g := &cgroups{base: map[string]string{}}
 		for _, c := range []string{"memory", "pids", "cpuacct"} {
-			dir, err := makeBelow(filepath.Join(cgroupRoot, c), paths[c], name, "tasks")
+			dir, err := g.makeBelow(filepath.Join(cgroupRoot, c), paths[c], name)
 			if err != nil {
 				g.close()
 				return nil, err
@@ -68,15 +72,14 @@ func openCgroups() (*cgroups, error) {
 		}
 		return g, nil
 	}
+	g.v2 = true
 	for p := paths[""]; ; p = filepath.Dir(p) {
 		parent := filepath.Join(cgroupRoot, p)
 		dir := filepath.Join(parent, name)
 		sweepGroups(parent)
-		if err = os.Mkdir(dir, 0o755); err == nil {
-			if err = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory +pids"), 0o644); err == nil {
-				return &cgroups{v2: true, base: map[string]string{"": dir}}, nil
-			}
-			_ = os.Remove(dir)
+		if err = g.found(dir); err == nil {
+			g.base[""] = dir
+			return g, nil
 		}
 		if p == "/" || p == "." || p == "" {
 			return nil, err
@@ -86,31 +89,76 @@ func openCgroups() (*cgroups, error) {
 
 // makeBelow makes a folder below this process's group, or below the root where
 // that is not mounted (in a container).
-func makeBelow(root, own, name, file string) (string, error) {
-	var last error
+func (c *cgroups) makeBelow(root, own, name string) (dir string, err error) {
 	for _, parent := range []string{filepath.Join(root, own), root} {
 		sweepGroups(parent)
-		dir := filepath.Join(parent, name)
-		if last = os.Mkdir(dir, 0o755); last != nil {
-			continue
+		dir = filepath.Join(parent, name)
+		if err = c.found(dir); err == nil {
+			return dir, nil
 		}
-		if f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0); err == nil {
-			return dir, f.Close()
-		} else {
-			last = err
-		}
-		_ = os.Remove(dir)
 	}
-	return "", last
+	return "", err
 }
 
-// sweepGroups removes the groups of processes that are not there any more. Only
-// empty ones can be removed.
+// found makes a folder of the box, ready for cells, and locks it for as long as this
+// process lives. Whose sweep came between the two has removed it: then it is made again.
+func (c *cgroups) found(dir string) error {
+	for {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		f, err := lockGroup(dir, 0)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		// Where folders cannot be locked, nobody sweeps.
+		if err = c.ready(dir); err != nil {
+			_ = f.Close()
+			_ = os.Remove(dir)
+			return err
+		}
+		_ = c.held[dir].Close() // of a folder that is no more
+		c.held[dir] = f
+		return nil
+	}
+}
+
+// ready sees that cells can be made below a folder.
+func (c *cgroups) ready(dir string) error {
+	if c.v2 {
+		return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory +pids"), 0o644)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "tasks"), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// lockGroup locks a box's folder, and returns what holds the lock. A lock says who
+// lives whoever asks; a number of a process means nothing in another container.
+// os.ErrNotExist: it has been removed.
+func lockGroup(dir string, flags int) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|flags); err == nil {
+		_, err = os.Lstat(dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// sweepGroups removes the groups of boxes whose processes are gone. Only empty ones
+// can be removed.
 func sweepGroups(parent string) {
-	left, _ := filepath.Glob(filepath.Join(parent, "fulgur-*"))
+	left, _ := filepath.Glob(filepath.Join(parent, groupPrefix+"*"))
 	for _, dir := range left {
-		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[1])
-		if err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		f, err := lockGroup(dir, syscall.LOCK_NB)
+		if err != nil {
 			continue
 		}
 		cells, _ := filepath.Glob(filepath.Join(dir, "*"))
@@ -118,7 +166,26 @@ func sweepGroups(parent string) {
 			_ = syscall.Rmdir(c)
 		}
 		_ = syscall.Rmdir(dir)
+		_ = f.Close()
 	}
+}
+
+// mkdir makes a cell's folder. What somebody else has removed while no cell was in it,
+// is made again.
+func (c *cgroups) mkdir(base, name string) (string, error) {
+	dir := filepath.Join(base, name)
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, os.ErrNotExist) {
+		c.mu.Lock()
+		if !exists(base) {
+			err = c.found(base)
+		}
+		c.mu.Unlock()
+		if err == nil || errors.Is(err, os.ErrNotExist) {
+			err = os.Mkdir(dir, 0o755)
+		}
+	}
+	return dir, err
 }
 
 // make makes a cell's group.
@@ -126,8 +193,8 @@ func (c *cgroups) make(l Limits) (*group, error) {
 	g := &group{of: c, dirs: map[string]string{}, v2: c.v2}
 	name := strconv.FormatInt(c.n.Add(1), 10)
 	for controller, base := range c.base {
-		dir := filepath.Join(base, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		dir, err := c.mkdir(base, name)
+		if err != nil {
 			g.remove()
 			return nil, err
 		}
@@ -266,7 +333,8 @@ func (c *cgroups) close() {
 	for wait := time.Millisecond; c.removeAll(nil) > 0 && wait < 500*time.Millisecond; wait *= 2 {
 		time.Sleep(wait)
 	}
-	for _, dir := range c.base {
+	for dir, f := range c.held {
 		_ = syscall.Rmdir(dir)
+		_ = f.Close()
 	}
 }
