@@ -131,7 +131,7 @@ type Attempt struct {
 	Rollout   RolloutID  `json:"rollout"`
 	ID        AttemptID  `json:"id"`
 	Phase     Phase      `json:"phase"`
-	Why       string     `json:"why,omitempty"`    // in PhaseWaiting: what it waits for, as its runner says it; "": its start
+	Why       string     `json:"why,omitempty"`    // in PhaseWaiting and PhaseStarting: what it waits for, as its runner says it; "": its start
 	Runner    string     `json:"runner,omitempty"` // "local", …
 	Holder    string     `json:"holder,omitempty"` // the controller that started it
 	Handle    string     `json:"handle,omitempty"` // what the runner finds it by again: process group, Job name
@@ -156,7 +156,7 @@ type AttemptKey struct {
 // AttemptReport is what a controller reports of an attempt.
 type AttemptReport struct {
 	Phase   Phase    `json:"phase"`
-	Why     string   `json:"why,omitempty"`    // with PhaseWaiting: there is no room for it (a quota, an admission)
+	Why     string   `json:"why,omitempty"`    // with PhaseWaiting: there is no room for it (a quota, an admission); with PhaseStarting: its start takes long
 	Runner  string   `json:"runner,omitempty"` // "local", …; "" leaves what is on record, so do Holder and Handle
 	Holder  string   `json:"holder,omitempty"` // the controller that runs it
 	Handle  string   `json:"handle,omitempty"`

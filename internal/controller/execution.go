@@ -111,7 +111,8 @@ func (c *Controller) heard(ev Event) {
 	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e), e.Since, e.handle}
 }
 
-// stands notes that an execution waits for room, or does so no more.
+// stands notes that an execution waits for room, or does so no more, or what its start
+// waits for.
 func (c *Controller) stands(e *execution, ev Event) {
 	if e.Phase == fulgur.PhaseRunning {
 		return
@@ -119,8 +120,10 @@ func (c *Controller) stands(e *execution, ev Event) {
 	waited, now := e.Waits, time.Now()
 	report := fulgur.AttemptReport{Phase: ev.Phase, Handle: ev.Handle}
 	if e.Waits = ev.Phase == fulgur.PhaseWaiting; !e.Waits {
-		e.why, e.Since = "", now
-		if waited || ev.Handle != "" {
+		if waited || ev.Why == "" {
+			e.why, e.Since = "", now
+		}
+		if report.Why = ev.Why; waited || ev.Handle+ev.Why != "" {
 			e.stands(report)
 		}
 		return

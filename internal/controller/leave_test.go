@@ -177,6 +177,8 @@ func TestAgentsThatWaitForRoom(t *testing.T) {
 		stands(id, fulgur.PhaseWaiting, "exceeded quota: jobs=0")
 		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Phase: fulgur.PhaseStarting}
 		stands(id, fulgur.PhaseStarting, "")
+		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Phase: fulgur.PhaseStarting, Why: "no node has room"}
+		stands(id, fulgur.PhaseStarting, "no node has room")
 		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Handle: "job"}
 		r.events <- controller.Event{Key: plan.Key{Rollout: id, Attempt: "0"}, Exit: &plan.Exit{}}
 		if got := h.ended(id); got.State != fulgur.Succeeded {

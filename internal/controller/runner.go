@@ -118,7 +118,8 @@ type Event struct {
 	// Phase, with Exit nil, is where it stands now. "" and running: it runs. waiting:
 	// there is no room for it (a quota, an admission, a suspended Job), which Why
 	// says; its start clock stands until the next event. starting: it starts now,
-	// and its start clock begins anew.
+	// and its start clock begins anew; with Why and after another such event, it only says what
+	// its start waits for (a node, an image): once a minute at most, for that is put on record.
 	Phase fulgur.Phase
 	Why   string
 }

@@ -192,7 +192,7 @@ func (s *Store) report(ctx context.Context, rs []fulgur.Report) ([]fulgur.Rollou
 func (b *batch) report(e *entry, aid fulgur.AttemptID, r *fulgur.AttemptReport) fulgur.Rollout {
 	was := e.find(aid)
 	moved := r.Phase == was.Phase && r.Phase != fulgur.PhaseEnded && r.Handle != "" && r.Handle != was.Handle
-	waits := r.Phase == fulgur.PhaseWaiting && r.Why != "" && rank(was.Phase) <= rank(fulgur.PhaseStarting) && (r.Phase != was.Phase || r.Why != was.Why)
+	waits := (r.Phase == fulgur.PhaseWaiting || r.Phase == fulgur.PhaseStarting) && r.Why != "" && rank(was.Phase) <= rank(fulgur.PhaseStarting) && (r.Phase != was.Phase || r.Why != was.Why)
 	if rank(r.Phase) <= rank(was.Phase) && !moved && !waits {
 		return e.Rollout
 	}

@@ -160,6 +160,8 @@ func testWaiting(t *testing.T, s Subject) {
 		{"it waits", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "exceeded quota"}, fulgur.PhaseWaiting, "exceeded quota"},
 		{"for something else", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "suspended"}, fulgur.PhaseWaiting, "suspended"},
 		{"it starts again", fulgur.AttemptReport{Phase: fulgur.PhaseStarting}, fulgur.PhaseStarting, ""},
+		{"which takes long", fulgur.AttemptReport{Phase: fulgur.PhaseStarting, Why: "no node has room"}, fulgur.PhaseStarting, "no node has room"},
+		{"for another reason then", fulgur.AttemptReport{Phase: fulgur.PhaseStarting, Why: "its image is fetched"}, fulgur.PhaseStarting, "its image is fetched"},
 		{"and waits again", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "suspended"}, fulgur.PhaseWaiting, "suspended"},
 		{"it runs", fulgur.AttemptReport{Phase: fulgur.PhaseRunning}, fulgur.PhaseRunning, ""},
 		{"a report that comes late changes nothing", fulgur.AttemptReport{Phase: fulgur.PhaseWaiting, Why: "suspended"}, fulgur.PhaseRunning, ""},

@@ -183,6 +183,7 @@ func (r *Runner) standsLocked(a *attempt, phase fulgur.Phase, why string) {
 	a.phase, a.why = phase, why
 	if news {
 		ev := controller.Event{Key: a.key, Phase: phase, Why: why}
+		a.told, a.toldAt = why, time.Now()
 		if phase == fulgur.PhaseRunning { // one that starts is found by its labels: not each is worth a write to the record
 			ev.Handle = r.handleLocked(a)
 		}
@@ -204,17 +205,23 @@ func stopped(a *attempt) plan.Exit {
 	return x
 }
 
-const explainEvery = 15 * time.Second
+const (
+	explainEvery = 15 * time.Second
+	// retellEvery is how often other words for what an attempt's start waits for are told:
+	// each is a write to its record.
+	retellEvery = time.Minute
+)
 
-// explain asks for the Events of Jobs that have no pod: nothing else says why.
+// explain asks for the Events of Jobs that have no pod, for nothing else says why, and
+// tells what slow starts wait for.
 func (r *Runner) explain(ctx context.Context) {
 	for pause(ctx, explainEvery) {
-		if !r.podless() {
-			continue
+		if r.podless() {
+			if err := r.explainNow(ctx); err != nil && ctx.Err() == nil {
+				r.log.Warn("why Jobs have no pods is not known", "err", err)
+			}
 		}
-		if err := r.explainNow(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("why Jobs have no pods is not known", "err", err)
-		}
+		r.tellSlow(time.Now())
 	}
 }
 
@@ -250,6 +257,23 @@ func (r *Runner) failedCreates(ctx context.Context) (events []corev1.Event, err 
 			return events, nil
 		}
 		q.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// tellSlow has the records of attempts say what their start waits for that takes longer
+// than usual: a node with room, an image.
+func (r *Runner) tellSlow(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.live {
+		if a.uid == "" || a.phase != fulgur.PhaseStarting || a.stopping || a.ending || now.Sub(a.created) < explainEvery {
+			continue
+		}
+		if a.why == "" || a.why == a.told || now.Sub(a.toldAt) < retellEvery {
+			continue
+		}
+		a.told, a.toldAt = a.why, now
+		r.sendLocked(controller.Event{Key: a.key, Phase: a.phase, Why: a.why})
 	}
 }
 

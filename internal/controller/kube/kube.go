@@ -79,6 +79,8 @@ type attempt struct {
 	refused  time.Time // since when the cluster refuses it, for another reason than quota
 	phase    fulgur.Phase
 	why      string // what it waits for
+	told     string // of why, to the controller
+	toldAt   time.Time
 	job      *batchv1.Job
 	jobGone  bool
 	pod      *corev1.Pod

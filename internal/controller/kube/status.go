@@ -351,11 +351,23 @@ func pending(v view) state {
 		}
 	}
 	if v.pod.Spec.NodeName != "" {
-		s.why = "its pod is being made ready on node " + v.pod.Spec.NodeName
+		s.why = "its pod is being made ready on node " + v.pod.Spec.NodeName + yetToRun(v.pod)
 	} else {
 		s.why = "its pod waits for the scheduler"
 	}
 	return s
+}
+
+// yetToRun names the container that is being made now.
+func yetToRun(p *corev1.Pod) string {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for _, cs := range list {
+			if cs.State.Waiting != nil {
+				return fmt.Sprintf(": its container %s does not run yet, whose image %s may still be on its way", cs.Name, cs.Image)
+			}
+		}
+	}
+	return ""
 }
 
 // quotaMessage says whether a refusal is for want of quota, which others give back.
