@@ -113,7 +113,7 @@ func sampleInputs(r *runFile) (out []json.RawMessage) {
 	return out
 }
 
-// checkKubernetes makes the Jobs of the first rows, and looks at them as the runner
+// checkKubernetes makes the Jobs of each file's first rows, and looks at them as the runner
 // will: what is wrong with the template, or with a row, shows before anything starts.
 func checkKubernetes(_ context.Context, r *runFile) error {
 	o, err := kubeOptions(r)
@@ -129,9 +129,14 @@ func checkKubernetes(_ context.Context, r *runFile) error {
 	if err != nil {
 		return usageErr(err)
 	}
-	for _, row := range d.train.Rows[:min(sampleRows, len(d.train.Rows))] {
-		if err := trial.Job(controller.Withhold(row.Input, withheld(r.Reward))); err != nil {
-			return usageErr(fulgur.E(fulgur.KindOf(err), "check the runner", fmt.Sprintf("the Job of row %d of %s: %s", row.Line, r.Data.Train, err), nil))
+	for _, file := range []struct {
+		name string
+		rows []data.Row
+	}{{r.Data.Train, d.train.Rows}, {r.Data.Validation, d.validation}, {r.Data.Test, d.test}} {
+		for _, row := range file.rows[:min(sampleRows, len(file.rows))] {
+			if err := trial.Job(controller.Withhold(row.Input, withheld(r.Reward))); err != nil {
+				return usageErr(fulgur.E(fulgur.KindOf(err), "check the runner", fmt.Sprintf("the Job of row %d of %s: %s", row.Line, file.name, err), nil))
+			}
 		}
 	}
 	return nil

@@ -60,7 +60,7 @@ func jobsOf(r *runFile) (out []string) {
 	} else {
 		say("agents hold a key, which is good for their own attempt alone (runner.kubernetes.relay: true keeps it from them)")
 	}
-	say("looked at without the cluster: the template, the Jobs of the first %d rows to train on, their images' names, variables and sizes; `fulgur doctor` with this file asks the cluster: rights, quotas, whether it takes the Jobs, whether images can be had, what agents reach", sampleRows)
+	say("looked at without the cluster: the template, the Jobs of the first %d rows of each file of data, their images' names, variables and sizes; `fulgur doctor` with this file asks the cluster: rights, quotas, whether it takes the Jobs, whether images can be had, what agents reach", sampleRows)
 	return out
 }
 
