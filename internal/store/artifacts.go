@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
+	"slices"
 
 	"github.com/fulgur-rl/fulgur"
 )
@@ -49,11 +51,13 @@ type artifactRow struct {
 
 // PutArtifact keeps a file of an attempt that has not ended, once. The body is
 // written as it comes, in parts; it is there when all of it is on record, or not at
-// all. Together an attempt's may have at most most bytes. A secret of its own, reader, may read
+// all. Together an attempt's may have at most most bytes, with what is coming in, and two may come
+// in at a time (math.MaxInt64: any). A secret of its own, reader, may read
 // it ("": none). created is false for what is there already, byte for byte.
 //
 // KindConflict: another of that name is there. KindTooLarge: it is more than most, or there
-// are too many. KindGone: the attempt has ended. KindNotFound: there is no such attempt.
+// are too many. KindUnavailable: others that are coming in have the room. KindGone: the attempt
+// has ended. KindNotFound: there is no such attempt.
 func (s *Store) PutArtifact(ctx context.Context, key fulgur.AttemptKey, name, reader string, body io.Reader, most int64) (out fulgur.Artifact, created bool, err error) {
 	const op = "keep an artifact"
 	if !artifactName.MatchString(name) {
@@ -64,58 +68,62 @@ func (s *Store) PutArtifact(ctx context.Context, key fulgur.AttemptKey, name, re
 		sum := sha256.Sum256([]byte(reader))
 		row.reader = sum[:]
 	}
-	var left int64
+	s.removeUploads(ctx, op)
 	known := false
 	err = s.do(ctx, op, func(b *batch) error { // before a byte is read
 		_, held, err := b.artifactsOf(op, key)
-		for i := range held {
-			if left += held[i].Size; held[i].Name == name {
-				left -= held[i].Size // the same again needs no room, and is not written
-				known = true
-			}
-		}
+		known = slices.ContainsFunc(held, func(r artifactRow) bool { return r.Name == name })
 		return err
 	})
 	if err != nil {
 		return out, false, err
 	}
-	if err = s.upload(ctx, op, &row, body, most-left, known); err == nil {
-		err = s.do(ctx, op, func(b *batch) error {
-			created = false
-			num, held, err := b.artifactsOf(op, key)
-			if err != nil {
-				return err
-			}
-			total := row.Size
-			for i := range held {
-				if held[i].Name == name {
-					if !bytes.Equal(held[i].sum, row.sum) {
-						return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("attempt %s of rollout %s has another artifact %s: it is written once", key.Attempt, key.Rollout, name), nil)
-					}
-					out = held[i].Artifact
-					b.artifacts.gone = append(b.artifacts.gone, row.upload)
-					return nil
-				}
-				total += held[i].Size
-			}
-			if known {
-				return fulgur.E(fulgur.KindUnavailable, op, "it was removed meanwhile: try again", nil)
-			}
-			if total > most || len(held) >= maxArtifacts {
-				return tooLarge(op, most)
-			}
-			row.num, row.CreatedAt = num, b.now
-			b.artifacts.put = append(b.artifacts.put, row)
-			out, created = row.Artifact, true
-			return nil
-		})
-	}
+	up, err := s.uploads.begin(op, key, row.upload, most)
 	if err != nil {
-		// What came of it goes now, or with the next start.
-		_ = s.do(context.WithoutCancel(ctx), op, func(b *batch) error {
-			b.artifacts.gone = append(b.artifacts.gone, row.upload)
-			return nil
-		})
+		return out, false, err
+	}
+	if err = s.upload(ctx, op, up, &row, body, most, known); err == nil {
+		out, created, err = s.putUploaded(ctx, op, key, row, most, known)
+	}
+	if created {
+		s.uploads.forget(up)
+	} else {
+		s.removeUploads(ctx, op, up)
+	}
+	return out, created, err
+}
+
+// putUploaded makes an artifact of what was uploaded, if it is none yet.
+func (s *Store) putUploaded(ctx context.Context, op string, key fulgur.AttemptKey, row artifactRow, most int64, known bool) (out fulgur.Artifact, created bool, err error) {
+	err = s.do(ctx, op, func(b *batch) error {
+		out, created = fulgur.Artifact{}, false
+		num, held, err := b.artifactsOf(op, key)
+		if err != nil {
+			return err
+		}
+		total := row.Size
+		for i := range held {
+			if held[i].Name == row.Name {
+				if !bytes.Equal(held[i].sum, row.sum) {
+					return fulgur.E(fulgur.KindConflict, op, fmt.Sprintf("attempt %s of rollout %s has another artifact %s: it is written once", key.Attempt, key.Rollout, row.Name), nil)
+				}
+				out = held[i].Artifact
+				return nil
+			}
+			total += held[i].Size
+		}
+		if known {
+			return fulgur.E(fulgur.KindUnavailable, op, "it was removed meanwhile: try again", nil)
+		}
+		if total > most || len(held) >= maxArtifacts {
+			return tooLarge(op, most)
+		}
+		row.num, row.CreatedAt = num, b.now
+		b.artifacts.put = append(b.artifacts.put, row)
+		out, created = row.Artifact, true
+		return nil
+	})
+	if err != nil {
 		return fulgur.Artifact{}, false, err
 	}
 	return out, created, nil
@@ -129,29 +137,27 @@ func tooLarge(op string, most int64) error {
 }
 
 // upload writes a body's parts, unless it is known already, and notes its size and hash.
-func (s *Store) upload(ctx context.Context, op string, row *artifactRow, body io.Reader, most int64, known bool) error {
+func (s *Store) upload(ctx context.Context, op string, up *upload, row *artifactRow, body io.Reader, most int64, known bool) error {
 	sum := sha256.New()
 	for part := 0; ; part++ {
 		buf := make([]byte, partSize)
 		n, err := fill(body, buf)
 		if err != nil && err != io.EOF {
 			var fe *fulgur.Error
-			if errors.As(err, &fe) {
+			switch {
+			case errors.As(err, &fe):
 				return err
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				return fulgur.E(fulgur.KindTimeout, op, "the rest of the body did not come in time: try again", err)
 			}
 			return fulgur.E(fulgur.KindInvalid, op, "the body broke off: "+err.Error(), err)
 		}
 		if row.Size += int64(n); row.Size > most {
 			return tooLarge(op, most)
 		}
-		if n > 0 {
-			sum.Write(buf[:n])
-		}
+		sum.Write(buf[:n])
 		if n > 0 && !known {
-			if err := s.do(ctx, op, func(b *batch) error {
-				b.artifacts.parts = append(b.artifacts.parts, artifactPart{row.upload, part, buf[:n]})
-				return nil
-			}); err != nil {
+			if err := s.do(ctx, op, func(b *batch) error { return b.putPart(op, up, row, most, artifactPart{row.upload, part, buf[:n]}) }); err != nil {
 				return err
 			}
 		}
@@ -161,6 +167,30 @@ func (s *Store) upload(ctx context.Context, op string, row *artifactRow, body io
 			return nil
 		}
 	}
+}
+
+// putPart writes a part of what its attempt may still have.
+func (b *batch) putPart(op string, up *upload, row *artifactRow, most int64, p artifactPart) error {
+	_, held, err := b.artifactsOf(op, up.key)
+	if err != nil {
+		return err
+	}
+	room, same := most, false
+	for i := range held {
+		room -= held[i].Size
+		same = same || held[i].Name == row.Name
+	}
+	switch {
+	case row.Size > room && same:
+		return fulgur.E(fulgur.KindUnavailable, op, "it came from elsewhere meanwhile: try again", nil)
+	case row.Size > room:
+		return tooLarge(op, most)
+	}
+	if err := b.s.uploads.grow(op, up, row.Size, room); err != nil {
+		return err
+	}
+	b.artifacts.parts = append(b.artifacts.parts, p)
+	return nil
 }
 
 // fill reads until buf is full or the body ends. (io.ReadFull's error of a short last part

@@ -54,6 +54,8 @@ type Store struct {
 
 	mu   sync.RWMutex
 	live *live
+
+	uploads uploads
 }
 
 // Open opens a store, brings its schema up to date and loads what is open.

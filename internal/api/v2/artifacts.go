@@ -58,7 +58,7 @@ func (s *server) artifactRoutes(mux *http.ServeMux) {
 		o.Responses["default"] = problem
 	}
 	put := op("PUT", artifactPath, "Leave a file, once; the attempt's own credential will do", func(o *huma.Operation) {
-		o.Description = fmt.Sprintf("While the attempt has not ended. With its own credential an attempt's artifacts have at most %d bytes together. The same bytes again are a retry (200).", max(0, s.MaxArtifact))
+		o.Description = fmt.Sprintf("While the attempt has not ended. With its own credential an attempt's artifacts have at most %d bytes together, with what is coming in, of which there may be two at a time: try again (503). The same bytes again are a retry (200).", max(0, s.MaxArtifact))
 		o.RequestBody = &huma.RequestBody{Required: true, Content: bytes}
 		o.Parameters = []*huma.Param{{Name: readerHeader, In: "header", Description: "with the server key: a secret that may read this artifact, and nothing else", Schema: str}}
 		o.Responses = map[string]*huma.Response{"200": {Description: "It is there already", Content: made}, "201": {Description: "Created", Content: made}}

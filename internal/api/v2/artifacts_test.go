@@ -1,10 +1,15 @@
 package v2_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -13,6 +18,9 @@ import (
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/api/client"
 	v2 "github.com/fulgur-rl/fulgur/internal/api/v2"
+	"github.com/fulgur-rl/fulgur/internal/gateway"
+	"github.com/fulgur-rl/fulgur/internal/store"
+	"github.com/fulgur-rl/fulgur/internal/store/sqlite"
 )
 
 func TestArtifactsAreLeftOnceAndReadByWhoMay(t *testing.T) {
@@ -63,6 +71,40 @@ func TestArtifactsAreLeftOnceAndReadByWhoMay(t *testing.T) {
 	}
 	if code, body, _ := request(t, "PUT", path+"late", cred, "tar"); code != http.StatusGone {
 		t.Errorf("after the end: %d %s", code, body)
+	}
+}
+
+// A body that stalls is cut, and what came of it is not in the way of the next.
+func TestArtifactsThatDoNotArrive(t *testing.T) {
+	s, err := store.Open(t.Context(), sqlite.New(filepath.Join(t.TempDir(), "s.db"), sqlite.Options{}), store.Options{ServerKey: "key"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	const most = 1 << 20
+	srv := httptest.NewServer(gateway.BoundBodies(v2.New(v2.Options{Store: s, MaxArtifact: most}), time.Second))
+	t.Cleanup(srv.Close)
+	cred := attempt(t, s, "mine")
+	path := "/api/v2/rollouts/mine/attempts/0/artifacts/"
+	var open []net.Conn
+	for i := range 2 {
+		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(conn, "PUT %sstalls%d HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, i, cred, most, strings.Repeat("x", most/2+1))
+		open = append(open, conn)
+	}
+	for _, conn := range open {
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != http.StatusGatewayTimeout && resp.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("%+v %v", resp, err)
+		}
+	}
+	if code, body, _ := request(t, "PUT", srv.URL+path+"whole", cred, strings.Repeat("x", most)); code != http.StatusCreated {
+		t.Errorf("behind those that were cut: %d %s", code, body)
 	}
 }
 

@@ -2,9 +2,13 @@ package storetest
 
 import (
 	"bytes"
+	"context"
+	"database/sql"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -79,8 +83,10 @@ func testArtifacts(t *testing.T, driver func() store.Driver) {
 	kinds := make([]fulgur.Kind, 8)
 	for i := range kinds {
 		wg.Go(func() {
-			_, err := put(b, "race", noise(600_000, uint64(i)))
-			kinds[i] = fulgur.KindOf(err)
+			for kinds[i] = fulgur.KindUnavailable; kinds[i] == fulgur.KindUnavailable; { // two at a time
+				_, err := put(b, "race", noise(600_000, uint64(i)))
+				kinds[i] = fulgur.KindOf(err)
+			}
 		})
 	}
 	wg.Wait()
@@ -129,3 +135,77 @@ func testArtifacts(t *testing.T, driver func() store.Driver) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// seen is a driver whose database a test reads beside its store.
+type seen struct {
+	store.Driver
+	db *sql.DB
+}
+
+func (d *seen) Open(ctx context.Context) (write, read *sql.DB, err error) {
+	write, d.db, err = d.Driver.Open(ctx)
+	return write, d.db, err
+}
+
+// An attempt's uploads count from their first part on: many that stay open fill no disk.
+func testUploads(t *testing.T, driver func() store.Driver) {
+	ctx := t.Context()
+	d := &seen{Driver: driver()}
+	s := Open(t, d)
+	create(t, s, "a", "b")
+	for _, id := range []fulgur.RolloutID{"a", "b"} {
+		must(s.OpenAttempt(ctx, id))(t)
+	}
+	a, b := fulgur.AttemptKey{Rollout: "a", Attempt: "0"}, fulgur.AttemptKey{Rollout: "b", Attempt: "0"}
+	const most = 2 << 20
+	body := noise(most*3/4, 1)
+	stored := func() (n int64) {
+		t.Helper()
+		noError(t, d.db.QueryRowContext(ctx, "SELECT coalesce(sum(length(data)), 0) FROM artifact_parts").Scan(&n))
+		return n
+	}
+	put := func(key fulgur.AttemptKey, name string, r io.Reader) error {
+		_, _, err := s.PutArtifact(ctx, key, name, "", r, most)
+		return err
+	}
+	// start sends body and no end, of which at least all but one part is on record then.
+	start := func(key fulgur.AttemptKey, name string, body []byte) (*io.PipeWriter, chan error) {
+		t.Helper()
+		r, w := io.Pipe()
+		ended := make(chan error, 1)
+		go func() {
+			err := put(key, name, r)
+			_ = r.CloseWithError(err)
+			ended <- err
+		}()
+		must(w.Write(append(body, 0)))(t)
+		return w, ended
+	}
+	first, ended := start(a, "first", body)
+	wantKind(t, put(a, "second", bytes.NewReader(body)), fulgur.KindUnavailable)
+	equal(t, "bytes on record, of one that is open", stored(), int64(len(body)))
+	noError(t, put(b, "first", bytes.NewReader(body)))
+	_, _, err := s.PutArtifact(ctx, a, "servers", "", strings.NewReader("any"), math.MaxInt64)
+	noError(t, err)
+
+	second, secondEnded := start(a, "second", nil)
+	wantKind(t, put(a, "third", iotest.ErrReader(errors.New("read"))), fulgur.KindUnavailable)
+	noError(t, put(b, "second", strings.NewReader("an attempt's own")))
+	noError(t, second.CloseWithError(os.ErrDeadlineExceeded))
+	wantKind(t, <-secondEnded, fulgur.KindTimeout)
+	noError(t, first.CloseWithError(errors.New("cut")))
+	wantKind(t, <-ended, fulgur.KindInvalid)
+	equal(t, "bytes on record, but for artifacts", stored(), int64(len(body)+len("any")+len("an attempt's own")))
+	noError(t, put(a, "first", bytes.NewReader(body)))
+	wantKind(t, put(a, "second", bytes.NewReader(body)), fulgur.KindTooLarge)
+
+	// The end of an attempt is the end of what it sends.
+	noError(t, s.DeleteArtifact(ctx, a, "first"))
+	last, ended := start(a, "last", body)
+	must(s.ReportAttempt(ctx, "a", "0", okay))(t)
+	if _, err := last.Write(body); fulgur.KindOf(err) != fulgur.KindGone {
+		t.Errorf("behind the end: %v", err)
+	}
+	wantKind(t, <-ended, fulgur.KindGone)
+	equal(t, "bytes on record, but for artifacts", stored(), int64(len(body)+len("any")+len("an attempt's own")))
+}

@@ -34,6 +34,7 @@ func Run(t *testing.T, fresh func(t *testing.T) func() store.Driver) {
 		"a history that grows comes back as it was, over a restart":           testHistories,
 		"records are dropped while calls come in (ST-07)":                     testDrop,
 		"artifacts are written once, read in full, and go with their records": testArtifacts,
+		"an attempt's open uploads count against what it may leave":           testUploads,
 		"a closed store says so":                                              testClosed,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, fresh(t)) })
