@@ -13,6 +13,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/api/client"
+	"github.com/fulgur-rl/fulgur/internal/config"
 	"github.com/fulgur-rl/fulgur/internal/controller"
 )
 
@@ -90,7 +91,11 @@ func (a *app) control(c *cobra.Command, args []string, f controllerFlags) (err e
 	}
 	fl := newFleet(a, f, cl)
 	if len(files) != 1 || f.slots > 0 {
-		fl.pool = controller.NewPool(poolSlots(f.slots, files, runtime.NumCPU(), machineMemory()))
+		slots, most := poolSlots(f.slots, files, runtime.NumCPU(), machineMemory()), poolFiles(files, openFiles())
+		if slots > most && f.slots > 0 {
+			a.say("warning: --slots %d is more than the open files of this process are enough for: at most %d agents run at once (raise the limit: ulimit -n, LimitNOFILE= of systemd)", slots, most)
+		}
+		fl.pool = controller.NewPool(min(slots, most))
 	}
 	defer func() { err = errors.Join(err, fl.close()) }()
 	if f.listen != "" {
@@ -119,6 +124,18 @@ func poolSlots(asked int, files []*runFile, cores int, memory int64) int {
 	}
 	if most == 0 {
 		most = room(agentsPerCore*cores, agentMemory, memory)
+	}
+	return most
+}
+
+// poolFiles are the most slots of several runs for which so many open files are enough
+// (slotsOf), whichever of them has the agents.
+func poolFiles(files []*runFile, open int) int {
+	most := slotsOf(config.Default(), open)
+	for i, r := range files {
+		if n := slotsOf(r.File, open); i == 0 || n < most {
+			most = n
+		}
 	}
 	return most
 }

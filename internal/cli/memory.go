@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // machineMemory is how many bytes this process and its children may use: the
@@ -39,4 +40,14 @@ func leastMemory(meminfo string, limits ...string) (bytes int64) {
 		return 0
 	}
 	return bytes
+}
+
+// openFiles is how many files this process may have open; 0: not known. Go has raised the
+// soft limit to the hard one by now; children get their own back.
+func openFiles() int {
+	var l syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil || l.Cur > 1<<30 {
+		return 0
+	}
+	return int(l.Cur)
 }

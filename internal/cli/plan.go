@@ -165,12 +165,13 @@ func modelName(f *config.File) string { return f.Run }
 // not say: a cluster suffers from cold pods, however few are created a minute.
 const startingPods = 100
 
-// limits are the controller's limits.
+// limits are the controller's limits: its slots are those that this machine has room for.
 func limits(f *config.File) plan.Limits {
 	slots := int(f.Runner.Slots)
 	if slots == 0 {
 		slots = autoSlots(f)
 	}
+	slots = min(slots, slotsOf(f, openFiles()))
 	starting := f.Runner.Starting
 	if starting == 0 && f.Runner.Kind == "kubernetes" {
 		starting = startingPods

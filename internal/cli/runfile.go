@@ -115,4 +115,7 @@ func (a *app) warn(r *runFile) {
 	for _, w := range r.Warnings {
 		a.say("warning: %s", w)
 	}
+	if w := fewFiles(r.File, openFiles()); w != "" && r.Server == "" {
+		a.say("warning: %s", w)
+	}
 }

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+	"math"
 	"runtime"
 	"time"
 
@@ -84,4 +86,40 @@ func room(most int, each, memory int64) int {
 		most = min(most, int(memory/4*3/each))
 	}
 	return max(1, most)
+}
+
+// Open files of this process that an agent needs while it runs, as measured (4 without a
+// sandbox, 8 in one, with one connection to the gateway), with some for a second
+// connection, and what this process itself needs beside: the store, the engine, agents
+// that start.
+const (
+	agentFiles   = 6
+	sandboxFiles = 14
+	podFiles     = 3
+	ownFiles     = 100
+)
+
+// slotsOf are the most slots for which so many open files are enough; 0: that is not known.
+func slotsOf(f *config.File, files int) int {
+	each := sandboxFiles
+	switch {
+	case f.Runner.Kind == "kubernetes":
+		each = podFiles
+	case f.Runner.Kind == "local" && f.Runner.Sandbox == "none" && !f.Agent.Worker:
+		each = agentFiles
+	}
+	if files <= 0 {
+		return math.MaxInt
+	}
+	return max(1, (files-ownFiles)/each)
+}
+
+// fewFiles says where the limit on open files leaves fewer slots than the run file asks
+// for; "": nowhere.
+func fewFiles(f *config.File, files int) string {
+	most := slotsOf(f, files)
+	if int(f.Runner.Slots) <= most {
+		return ""
+	}
+	return fmt.Sprintf("runner.slots: %d is more than the %d open files of this process are enough for: at most %d agents run at once (raise the limit: ulimit -n, LimitNOFILE= of systemd)", f.Runner.Slots, files, most)
 }

@@ -65,3 +65,26 @@ func TestPoolSlots(t *testing.T) {
 		}
 	}
 }
+
+func TestSlotsWithinOpenFiles(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind, sandbox string
+		files, want   int
+	}{
+		"in a sandbox":             {"local", "auto", 256, 11},
+		"without one":              {"local", "none", 256, 26},
+		"containers":               {"container", "auto", 1024, 66},
+		"pods":                     {"kubernetes", "auto", 1024, 308},
+		"enough":                   {"local", "auto", 1 << 20, 0},
+		"not known":                {"local", "auto", 0, 0},
+		"nothing to speak of":      {"local", "auto", 20, 1},
+		"pods, as many as allowed": {"kubernetes", "auto", 1600, 0},
+	} {
+		f := config.Default()
+		f.Runner.Kind, f.Runner.Sandbox, f.Runner.Slots = c.kind, c.sandbox, 500
+		if said := fewFiles(f, c.files); (said == "") != (c.want == 0) || c.want > 0 && slotsOf(f, c.files) != c.want {
+			t.Errorf("%s: %d slots, want %d; said %q", name, slotsOf(f, c.files), c.want, said)
+		}
+	}
+}

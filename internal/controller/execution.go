@@ -18,8 +18,9 @@ import (
 type execution struct {
 	plan.Execution
 	item      plan.Item
-	stopped   string // the first reason for which it was stopped
-	why       string // it waits for room: what for
+	stopped   string      // the first reason for which it was stopped
+	halt      chan string // that reason; at most one
+	why       string      // it waits for room: what for
 	whyTold   time.Time
 	handle    string // if the runner has told one since its start
 	observing bool
@@ -42,7 +43,7 @@ type ended struct {
 }
 
 func newExecution(it plan.Item, key plan.Key, phase fulgur.Phase) *execution {
-	e := &execution{item: it, running: make(chan string, 1), stood: make(chan fulgur.AttemptReport, 1), ended: make(chan ended, 1), gone: make(chan struct{})}
+	e := &execution{item: it, halt: make(chan string, 1), running: make(chan string, 1), stood: make(chan fulgur.AttemptReport, 1), ended: make(chan ended, 1), gone: make(chan struct{})}
 	e.Key, e.Phase, e.Since = key, phase, time.Now()
 	if it.Rollout != nil {
 		e.Timeout = it.Rollout.Timeout
@@ -73,6 +74,7 @@ func (c *Controller) stop(e *execution, reason string) {
 	e.Stopping = true
 	if e.stopped == "" {
 		e.stopped = reason
+		e.halt <- reason
 		c.log.Info("ending an execution", "rollout", e.Key.Rollout, "attempt", e.Key.Attempt, "reason", reason)
 	}
 	if e.Phase != fulgur.PhaseWaiting {
@@ -213,10 +215,10 @@ func (c *Controller) execute(ctx, reporting context.Context, e *execution, o *op
 	if x.Timeout == 0 {
 		x.Timeout = c.o.Limits.Total
 	}
-	started, err := c.runner.Start(ctx, x)
+	started, stopped, err := c.start(ctx, reporting, e, x)
 	if err != nil {
 		c.post(func() { e.Key, e.exited = key, true; c.free(e) })
-		c.finish(reporting, e, key, ended{exit: startFailure(err), stopped: stoppedBy(ctx)}, opened.Credential, nil)
+		c.finish(reporting, e, key, ended{exit: startFailure(err), stopped: stopped}, opened.Credential, nil)
 		return
 	}
 	began := time.Now()
@@ -371,12 +373,4 @@ func startFailure(err error) plan.Exit {
 		x.Failure, x.Message = plan.ReasonInput, err.Error()
 	}
 	return x
-}
-
-// stoppedBy says whether a failed start is the shutdown's doing.
-func stoppedBy(ctx context.Context) string {
-	if ctx.Err() != nil {
-		return plan.ReasonShutdown
-	}
-	return ""
 }

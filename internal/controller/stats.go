@@ -112,7 +112,7 @@ func (c *Controller) gauges() {
 	var why string // of the one that waits longest
 	for _, e := range c.slots {
 		switch {
-		case e.Waits:
+		case e.Waits, e.Short:
 			if waiting++; waiting == 1 {
 				why = e.why
 			}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
@@ -160,6 +159,9 @@ func (r *Runner) begin(ctx context.Context, x *box, l launch) (*plan.Exit, error
 		}
 		if ctx.Err() != nil || !errors.As(err, new(*failure)) { // cut off: nobody knows how far it came
 			r.discard(x.name)
+			if controller.NoRoom(err) {
+				return nil, fulgur.E(fulgur.KindExhausted, "", "the container program cannot be run", err)
+			}
 			return nil, fulgur.E(fulgur.KindTimeout, "", "the container program did not start a container in time", err)
 		}
 		r.discard(x.name)
@@ -236,7 +238,7 @@ func (r *Runner) files(folder string, input []byte, at *places) error {
 	}
 	if err != nil {
 		kind := fulgur.KindForbidden
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
+		if controller.NoRoom(err) {
 			kind = fulgur.KindExhausted
 		}
 		return fulgur.E(kind, "", "the attempt's folder cannot be written", err)

@@ -215,7 +215,7 @@ func (b *base) attempts() string { return filepath.Join(b.State, "attempts") }
 func (b *base) files(parent string, e controller.Execution, env map[string]string) (folder, dir string, err error) {
 	fail := func(err error) (string, string, error) {
 		kind := fulgur.KindForbidden
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
+		if controller.NoRoom(err) {
 			kind = fulgur.KindExhausted
 		}
 		return "", "", fulgur.E(kind, "", "the attempt's folder cannot be written", err)

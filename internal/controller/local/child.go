@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/controller"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
@@ -77,7 +78,7 @@ func spawnError(program, dir string, err error) error {
 	}
 	kind, msg := fulgur.KindInternal, "the system refused to start "+program
 	switch {
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+	case controller.NoRoom(err):
 		kind, msg = fulgur.KindExhausted, "no process, memory, file or disk space is left to start "+program+": lower runner.slots or raise the limit"
 	case errors.Is(err, syscall.ETXTBSY):
 		kind, msg = fulgur.KindUnavailable, program+" is being written"

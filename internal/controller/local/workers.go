@@ -249,6 +249,10 @@ func (r *Workers) runJob(w *worker, j *job) plan.Exit {
 	}
 	if w.p == nil {
 		p, err := r.spawn(w)
+		for ; controller.NoRoom(err) && !stopped(); p, err = r.spawn(w) { // as starts wait in package controller
+			r.events <- controller.Event{Key: j.e.Key, Phase: fulgur.PhaseWaiting, Why: err.Error()}
+			time.Sleep(roomEvery)
+		}
 		if err != nil {
 			return spawnExit(err)
 		}
@@ -423,7 +427,10 @@ type pipes struct {
 	once  sync.Once
 }
 
-const maxLine = 1 << 20
+const (
+	maxLine   = 1 << 20
+	roomEvery = time.Second // how often a worker is tried to be started that this machine has no room for
+)
 
 // spawn starts a worker's process.
 func (r *Workers) spawn(w *worker) (*pipes, error) {

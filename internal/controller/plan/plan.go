@@ -43,7 +43,10 @@ type Execution struct {
 	Unwanted string        // the reason why it has to go; "": it is wanted
 	Stopping bool          // a stop is under way
 	Waits    bool          // its runner waits for room that others have (a quota, an admission): its start clock stands, and it counts as none that starts
-	Seen     Seen
+	// Short: its start waits for room on this machine, and is tried again. Its start clock stands,
+	// and it counts as one that starts: no others press in.
+	Short bool
+	Seen  Seen
 }
 
 // Seen is what was last observed of an execution's calls and events.
@@ -168,7 +171,7 @@ func Next(w World) (actions []Action, wake time.Time) {
 // clocks, so a stop needs an observation that was made after the deadline.
 func clock(e *Execution, l Limits) (due time.Time, reason string, seen bool) {
 	if e.Phase != fulgur.PhaseRunning {
-		if l.Start <= 0 || e.Waits {
+		if l.Start <= 0 || e.Waits || e.Short {
 			return time.Time{}, "", false
 		}
 		return e.Since.Add(l.Start), ReasonStartTimeout, true

@@ -99,6 +99,10 @@ func TestNext(t *testing.T) {
 		"and no start of those that may be at once": {
 			run:   []Execution{running("a", 0, phase(fulgur.PhaseStarting), func(e *Execution) { e.Waits = true }), running("b", 0, phase(fulgur.PhaseStarting))},
 			queue: []Item{{ID: "c"}, {ID: "d"}}, want: []string{"start c"}, wake: 30},
+		"what this machine has no room for waits, and others do not press in": {
+			now:   40,
+			run:   []Execution{running("a", 0, phase(fulgur.PhaseWaiting), func(e *Execution) { e.Short = true }), running("b", 30, phase(fulgur.PhaseStarting))},
+			queue: []Item{{ID: "c"}, {ID: "d"}}, wake: 60},
 		"starts keep their pace": {
 			queue: []Item{{ID: "a"}, {ID: "b"}}, world: func(w *World) { w.Pace = Pace{PerMinute: 6} }, want: []string{"start a"}, wake: 10},
 		"a run without its trainer ends what runs, and starts nothing": {
