@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ func TestCallsOutliveTheConnection(t *testing.T) {
 	}
 	const calls = 60
 	var wg sync.WaitGroup
+	var written atomic.Int64
 	for w := range specs {
 		wg.Go(func() {
 			talk := storetest.NewTalk(uint64(w))
@@ -37,6 +39,7 @@ func TestCallsOutliveTheConnection(t *testing.T) {
 				if err := s.AppendCall(ctx, talk.Call(specs[w].ID)); err != nil {
 					t.Error(err)
 				}
+				written.Add(1)
 				id := fulgur.RolloutID(fmt.Sprintf("new-%d-%d", w, i))
 				if _, err := s.CreateRollouts(ctx, []fulgur.RolloutSpec{{ID: id, Run: fulgur.DefaultRun, Input: []byte("{}")}}); err != nil {
 					t.Error(err)
@@ -51,18 +54,23 @@ func TestCallsOutliveTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	killed := int64(0)
+	killed, before := int64(0), int64(-1)
 	for going := true; going; {
 		select {
 		case <-done:
 			going = false
 		case <-time.After(100 * time.Millisecond):
+			n := written.Load()
+			if n == before { // where coming back takes longer than this, it never would
+				continue
+			}
+			before = n
 			r, err := db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'fulgur %'`)
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, _ := r.RowsAffected()
-			killed += n
+			gone, _ := r.RowsAffected()
+			killed += gone
 		}
 	}
 	if killed == 0 {
