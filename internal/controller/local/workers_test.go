@@ -1,6 +1,7 @@
 package local
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -84,6 +85,24 @@ func TestWorkerIsUsedAgainAndReplacedAfterACrash(t *testing.T) {
 	a, b, c, d := pid("a", ""), pid("b", "; exit 3"), pid("c", ""), pid("d", "")
 	if a != b || b == c || c != d {
 		t.Errorf("processes %d %d %d %d: want two, the second after the crash", a, b, c, d)
+	}
+}
+
+// What a worker does after its answer is no fault of the next rollout's.
+func TestWorkerThatTakesNoOtherRollout(t *testing.T) {
+	for _, do := range []string{"last", "deaf"} {
+		t.Run(do, func(t *testing.T) {
+			o := workerOptions(t)
+			o.Workers, o.WorkerStart = 1, time.Second
+			r := workers(t, o)
+			for i, do := range []string{do, "say x", do, do, "say y"} {
+				id := fmt.Sprint("r", i)
+				runnertest.Start(t, r, runnertest.Execution(id, do))
+				if x := runnertest.Exit(t, r, id); x.Failure != "" || x.Code != 0 {
+					t.Errorf("rollout %d: %+v", i, x)
+				}
+			}
+		})
 	}
 }
 

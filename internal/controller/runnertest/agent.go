@@ -187,7 +187,8 @@ func put(name, text string) {
 
 // worker speaks the protocol of long-lived workers. Beside behave's words it
 // knows, for a whole rollout: nonsense (prints a line that is no answer), wrong (answers
-// for another rollout), fail TEXT (answers not ok).
+// for another rollout), fail TEXT (answers not ok), last (answers, and ends), deaf
+// (answers, and hears nothing more).
 func worker() {
 	if ms, err := strconv.Atoi(os.Getenv("FULGUR_TEST_STARTUP")); err == nil {
 		time.Sleep(time.Duration(ms) * time.Millisecond)
@@ -224,6 +225,7 @@ func worker() {
 			job.RolloutID += "x"
 		case "fail":
 			ok, problem = false, arg
+		case "last", "deaf":
 		case "exit", "crash":
 			os.Exit(behave(do, job.Dir))
 		default:
@@ -233,6 +235,13 @@ func worker() {
 		}
 		b, _ := json.Marshal(map[string]any{"v": 1, "rollout_id": job.RolloutID, "ok": ok, "error": problem})
 		fmt.Println(string(b))
+		switch word {
+		case "last":
+			os.Exit(3)
+		case "deaf":
+			_ = os.Stdin.Close()
+			time.Sleep(time.Minute)
+		}
 	}
 	os.Exit(0)
 }
