@@ -194,6 +194,9 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 		if err != nil && !j.resume && !j.began { // there is nothing to resume: nothing stays
 			err = errors.Join(err, os.RemoveAll(string(j.dir)))
 		}
+		if k := fulgur.KindOf(err); err != nil && j.began && k != fulgur.KindCanceled {
+			err = errors.Join(err, j.kept())
+		}
 	}()
 	data, err := readData(j.file)
 	if err != nil {
@@ -261,6 +264,16 @@ func (j *trainJob) run(ctx context.Context) (_ result, err error) {
 	}
 	out, e := j.conclude(context.WithoutCancel(ctx), res, w, m)
 	return out, errors.Join(err, e)
+}
+
+// kept says where a run that failed is, and how it goes on.
+func (j *trainJob) kept() error {
+	dir := string(j.dir)
+	next := "`fulgur resume " + dir + "` begins it again"
+	if _, s, err := trainer.Last(dir); err == nil {
+		next = fmt.Sprintf("`fulgur resume %s` goes on after step %d", dir, s.Cursor.Step)
+	}
+	return fmt.Errorf("the run is kept in %s; once the cause is mended, %s", dir, next)
 }
 
 // lookAtOptimizer warns of a checkpoint that lost its optimizer's state: the

@@ -210,7 +210,7 @@ func usableBatch(rollouts []ended) error {
 	switch {
 	case unmasked == 0:
 		return fulgur.E(fulgur.KindUnavailable, "train on a step's rollouts", fmt.Sprintf(
-			"none of the %d rollouts can be used (%s); look at one with `fulgur rollouts show %s`, mend the cause, then `fulgur resume`\n%s",
+			"none of the %d rollouts can be used (%s); look at one with `fulgur rollouts show %s`, mend the cause, then `fulgur resume`, which runs them anew\n%s",
 			len(rollouts), counts(masked), rollouts[0].line.ID, table(rollouts)), nil)
 	case trained == 0:
 		detail := "the agents made no model call, and ended " + counts(ends)
@@ -218,7 +218,7 @@ func usableBatch(rollouts []ended) error {
 			detail = "calls that do not train, by reason: " + counts(untrained)
 		}
 		return fulgur.E(fulgur.KindInvalid, "train on a step's rollouts", fmt.Sprintf(
-			"the %d rollouts hold no token to train on: %s; look at one with `fulgur rollouts show %s`\n%s",
+			"the %d rollouts hold no token to train on: %s; look at one with `fulgur rollouts show %s`, mend the cause, then `fulgur resume`, which runs them anew\n%s",
 			len(rollouts), detail, rollouts[0].line.ID, table(rollouts)), nil)
 	}
 	return nil

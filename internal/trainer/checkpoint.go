@@ -48,6 +48,9 @@ type State struct {
 	// process had died: what was sampled behind one, before that time, is of a
 	// policy that this run's history does not have.
 	Branches []branch `json:"branches,omitempty"`
+	// Anew are the rollouts of a step that could not be trained on. Who resumes has
+	// mended the cause, so they are asked for again in place of being used.
+	Anew []fulgur.RolloutID `json:"anew,omitempty"`
 	// Pending is what was measured at Cursor.Step and is not yet in the metrics
 	// files; it is written together with what still belongs to that step.
 	Pending *pending `json:"pending,omitempty"`

@@ -331,9 +331,9 @@ func (t *trainer) changes(ctx context.Context, after fulgur.Seq) ([]fulgur.Chang
 
 // usable says whether a rollout of an earlier process ended undisturbed under
 // the policy that is the current one; in training, where steps overlap, under one
-// that the run's history has.
+// that the run's history has. What a step could not be trained on is not.
 func (t *trainer) usable(ctx context.Context, a ask, r fulgur.Rollout) (bool, error) {
-	if !r.State.Terminal() || r.LastAttempt != "0" || r.Outcome == nil || r.Outcome.Class == fulgur.OutcomeInfrastructure {
+	if slices.Contains(t.state.Anew, r.ID) || !r.State.Terminal() || r.LastAttempt != "0" || r.Outcome == nil || r.Outcome.Class == fulgur.OutcomeInfrastructure {
 		return false, nil
 	}
 	records, err := again(ctx, func() ([]fulgur.Record, error) { return t.o.Store.Records(ctx, []fulgur.RolloutID{r.ID}) })

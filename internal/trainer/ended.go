@@ -193,3 +193,17 @@ func (t *trainer) stopped(cause error, rollouts []ended) error {
 	}
 	return cause
 }
+
+// askAnew has a resumed run ask for a step's rollouts again, since those on record
+// would stop it at once. What has tokens and is masked by its grade alone is graded
+// again instead, where the grader is ours.
+func (t *trainer) askAnew(rollouts []ended) {
+	for i := range rollouts {
+		l := &rollouts[i].line
+		grade := l.Masked == maskGrader || l.Masked == maskNotFinite || l.Masked == maskRange
+		if t.o.Grader == nil || !grade || l.Trained == 0 {
+			t.state.Anew = append(t.state.Anew, l.ID)
+		}
+	}
+	t.saved = -1 // the state has changed: the step's checkpoint is written again
+}

@@ -304,6 +304,7 @@ func (t *trainer) oneStep(ctx context.Context) error {
 	t.next = nil
 	rollouts := t.take(u)
 	if err := usableBatch(rollouts); err != nil {
+		t.askAnew(rollouts)
 		return t.stopped(err, rollouts)
 	}
 	t.timing.Rollout = t.o.Now().Sub(start)
@@ -317,7 +318,7 @@ func (t *trainer) oneStep(ctx context.Context) error {
 	if err := t.tell(whole, schedule.Updated{}); err != nil {
 		return err
 	}
-	t.state.Cursor = t.sched.State()
+	t.state.Cursor, t.state.Anew = t.sched.State(), nil
 	t.updating = false
 	return nil
 }

@@ -307,3 +307,43 @@ func TestResumeOfHalfAFolder(t *testing.T) {
 		})
 	}
 }
+
+// A step whose agents all failed is not trained on what is on record for ever: once
+// the cause is mended, resuming runs them anew, and then the run is what it would
+// have been without the failure.
+func TestAStepThatCouldNotTrainIsRunAnew(t *testing.T) {
+	want := undisturbed(t)
+	for name, outcome := range map[string]fulgur.Outcome{
+		"all agents failed":            {Class: fulgur.OutcomeAgent, Reason: "exit"},
+		"none could be started at all": {Class: fulgur.OutcomeInfrastructure, Reason: "spawn"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			st := openStore(t, dir)
+			for try := range 3 {
+				e := newBigram(vocab)
+				o := options(dir, st, e)
+				o.Resume = try > 0
+				a := &agents{st: st, gen: e, slots: 1}
+				ran := 0
+				a.fail = func(r fulgur.Rollout, _ fulgur.AttemptID) *fulgur.AttemptReport {
+					if !r.IsTrain || try == 2 {
+						return nil
+					}
+					ran++
+					return &fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &outcome}
+				}
+				_, err := train(t, t.Context(), o, a)
+				if try == 2 && err != nil {
+					t.Fatalf("mended: %v", err)
+				}
+				if try < 2 && (err == nil || ran != 12) {
+					t.Fatalf("try %d: %d agents ran, error %v", try, ran, err)
+				}
+			}
+			if diff := cmp.Diff(want, remainsOf(t, dir)); diff != "" {
+				t.Errorf("the mended run differs (-undisturbed +mended):\n%s", diff)
+			}
+		})
+	}
+}
