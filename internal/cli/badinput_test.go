@@ -136,6 +136,7 @@ func TestBadAgentInput(t *testing.T) {
 		"variables over the limit together":          {[]string{"{QUESTION: input.question}", "{" + manyVariables(25) + "}"}, row(`{"question":"` + strings.Repeat("x", 100_000) + `","answer":"1"}`), []string{"train.jsonl: line 2", "its environment variables would hold 2500"}},
 		"a process's row that is not JSON":           {nil, row(`{"question":`), []string{"train.jsonl: line 2: bad JSON"}},
 		"a variable of what no row has":              {[]string{"input.question", "input.qestion"}, nil, []string{"run.yaml:7:", "train.jsonl: lines 1, 2,", `field "qestion" is missing`}},
+		"a withheld field that no row has":           {[]string{"expected: input.answer,", "expected: input.answer, withhold: [input.anser],", "env: {QUESTION: input.question}", "file: true"}, nil, []string{"run.yaml:9:", "reward.withhold names input.anser, which no row has", "in input they have answer, events,"}},
 		"a variable of no path":                      {[]string{"input.question", "question"}, nil, []string{"run.yaml:7:", "want a path such as input.question"}},
 		"a run whose name is none":                   {[]string{"run: tiny", "run: ../tiny"}, nil, []string{"run.yaml:2:", "want letters, digits"}},
 	} {

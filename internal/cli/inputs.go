@@ -1,8 +1,15 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -46,6 +53,63 @@ func eachRow(path string, rows []data.Row, what string, check func(data.Row) err
 	}
 	if bad > shownInputs {
 		errs = append(errs, fmt.Errorf("%s: %d further rows that %s", path, bad-shownInputs, what))
+	}
+	return errors.Join(errs...)
+}
+
+// hidden looks for the paths of reward.withhold in a run's rows. One that no row has
+// hides nothing: it is a slip, and what was meant is shown to agents.
+type hidden struct {
+	paths []string
+	found map[string]bool            // of paths
+	names map[string]map[string]bool // of the fields where a path came to no field, by the path so far
+}
+
+// look looks at a row.
+func (h *hidden) look(input json.RawMessage) {
+	if h.found == nil {
+		h.found, h.names = map[string]bool{}, map[string]map[string]bool{}
+	}
+	for _, path := range h.paths {
+		if h.found[path] {
+			continue
+		}
+		if h.found[path] = !bytes.Equal(controller.Withhold(input, []string{path}), input); h.found[path] {
+			continue
+		}
+		at, parts := gjson.ParseBytes(input), strings.Split(path, ".")
+		for i, name := range parts[1:] { // behind "input"
+			fields := at.Map()
+			if !at.IsObject() {
+				break
+			}
+			so := strings.Join(parts[:i+1], ".")
+			if h.names[so] == nil {
+				h.names[so] = map[string]bool{}
+			}
+			for f := range fields {
+				h.names[so][f] = true
+			}
+			at = fields[name]
+		}
+	}
+}
+
+// err names the paths that no row has, after all rows have been looked at.
+func (h *hidden) err() error {
+	var errs []error
+	for _, path := range h.paths {
+		if h.found == nil || h.found[path] {
+			continue
+		}
+		have := "no fields at all"
+		for so := path; so != ""; so = so[:max(0, strings.LastIndexByte(so, '.'))] {
+			if names := h.names[so]; len(names) > 0 {
+				have = "in " + so + " they have " + strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+				break
+			}
+		}
+		errs = append(errs, usageErr(fulgur.E(fulgur.KindInvalid, "check the data", fmt.Sprintf("reward.withhold names %s, which no row has, so that it would hide nothing from agents; %s", path, have), nil)))
 	}
 	return errors.Join(errs...)
 }

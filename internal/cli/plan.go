@@ -34,11 +34,12 @@ func readData(r *runFile) (d dataSets, err error) {
 	if r.Reward.Expected != "" {
 		fields = append(fields, r.Reward.Expected)
 	}
+	hides := hidden{paths: r.Reward.Withhold}
 	read := func(path string, filter data.Filter, limit int) (data.Set, error) {
 		if path == "" {
 			return data.Set{}, nil
 		}
-		set, err := data.Read(r.resolve(path), data.Options{Fields: fields, Filter: filter, Limit: limit})
+		set, err := data.Read(r.resolve(path), data.Options{Fields: fields, Filter: filter, Limit: limit, Look: hides.look})
 		return set, r.missing(err)
 	}
 	filter, err := data.ParseFilter(r.Data.Filter)
@@ -57,7 +58,10 @@ func readData(r *runFile) (d dataSets, err error) {
 	}{{r.Data.Train, d.train.Rows}, {r.Data.Validation, d.validation}, {r.Data.Test, d.test}} {
 		errs[2] = errors.Join(errs[2], checkRows(r, set.path, set.rows))
 	}
-	return d, errors.Join(errs[:]...)
+	if err := errors.Join(errs[:]...); err != nil {
+		return d, err
+	}
+	return d, r.placed(hides.err(), func(*runFile, string) []string { return nil })
 }
 
 // missing says before an error about a field that rows lack where the run file names

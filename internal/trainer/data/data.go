@@ -46,6 +46,8 @@ type Options struct {
 	Filter Filter
 	// Limit keeps the first rows only; 0: all. All rows are checked.
 	Limit int
+	// Look, if not nil, is shown every sound row, also those that are left out.
+	Look func(input json.RawMessage)
 }
 
 // maxProblems is how many things one error names that are wrong, and of how many lines.
@@ -79,6 +81,9 @@ func Parse(path string, raw []byte, o Options) (Set, error) {
 		if problem != "" {
 			problems.add(line, problem)
 			return
+		}
+		if o.Look != nil {
+			o.Look(compact)
 		}
 		if !o.Filter.Keeps(compact) {
 			set.Left++
