@@ -23,6 +23,7 @@ type finishing struct {
 	e      *execution
 	key    plan.Key
 	since  time.Time // it ran from then on; zero: it never did
+	known  *known    // nil: settle asks
 	facts  plan.Facts
 	report fulgur.AttemptReport // what is not reported yet of its run
 	done   chan struct{}        // closed when it is reported, or given up
@@ -106,7 +107,10 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 	reports := make([]fulgur.Report, len(list))
 	verdicts := make([]plan.Verdict, len(list))
 	for i, f := range list {
-		c.learn(ctx, f.key, f.since, acts[i], &f.facts)
+		if f.known == nil {
+			f.known = c.learn(ctx, f.key, f.since, acts[i])
+		}
+		f.known.tell(&f.facts)
 		if f.key.Attempt != "0" {
 			_ = c.persist(ctx, "reading earlier attempts", func() error {
 				all, err := c.store.Attempts(ctx, f.key.Rollout)
@@ -133,11 +137,22 @@ func (c *Controller) settle(ctx context.Context, list []*finishing) {
 	}
 }
 
-// learn notes what the gateway and the record know of an execution that has ended.
-func (c *Controller) learn(ctx context.Context, key plan.Key, since time.Time, a fulgur.Activity, f *plan.Facts) {
-	f.Calls, f.Upstream, f.Overflow = c.calls(ctx, key, a)
-	f.Open = a.InFlight
-	f.Restarted = a.Up > 0 && !since.IsZero() && time.Since(since) > a.Up
+// known is what the gateway and the record know of an execution when it has ended: a
+// gateway that starts again while it is graded took nothing from it.
+type known struct {
+	calls, open        int
+	upstream, overflow string
+	restarted          bool
+}
+
+func (c *Controller) learn(ctx context.Context, key plan.Key, since time.Time, a fulgur.Activity) *known {
+	k := &known{open: a.InFlight, restarted: a.Up > 0 && !since.IsZero() && time.Since(since) > a.Up}
+	k.calls, k.upstream, k.overflow = c.calls(ctx, key, a)
+	return k
+}
+
+func (k *known) tell(f *plan.Facts) {
+	f.Calls, f.Open, f.Upstream, f.Overflow, f.Restarted = k.calls, k.open, k.upstream, k.overflow, k.restarted
 }
 
 func keysOf(list []*finishing) []plan.Key {

@@ -40,6 +40,7 @@ type ended struct {
 	limit   time.Duration
 	since   time.Time // when it entered its last phase; zero: it never started
 	handle  string    // "": as on record
+	known   *known    // what was asked of the gateway before it was graded; nil: nothing
 }
 
 func newExecution(it plan.Item, key plan.Key, phase fulgur.Phase) *execution {
@@ -110,7 +111,7 @@ func (c *Controller) heard(ev Event) {
 	}
 	e.exited = true
 	c.free(e)
-	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e), e.Since, e.handle}
+	e.ended <- ended{*ev.Exit, e.stopped, c.limitOf(e), e.Since, e.handle, nil}
 }
 
 // stands notes that an execution waits for room, or does so no more, or what its start
@@ -280,7 +281,7 @@ func (c *Controller) await(ctx context.Context, e *execution, key plan.Key, secr
 
 // finish hands an exit over to be judged and reported.
 func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end ended, secret string, late *fulgur.AttemptReport) {
-	f := &finishing{e: e, key: key, since: end.since, facts: plan.Facts{Exit: end.exit, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}}
+	f := &finishing{e: e, key: key, since: end.since, known: end.known, facts: plan.Facts{Exit: end.exit, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}}
 	if secret != "" {
 		f.facts.Exit.Tail = strings.ReplaceAll(f.facts.Exit.Tail, secret, "[credential]")
 		f.facts.Exit.Message = strings.ReplaceAll(f.facts.Exit.Message, secret, "[credential]")

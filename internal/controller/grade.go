@@ -69,7 +69,8 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 		return end
 	}
 	facts := plan.Facts{Exit: x, Stopped: end.stopped, Limit: end.limit, Limits: c.o.Limits}
-	c.learn(ctx, key, end.since, c.activities(ctx, []fulgur.AttemptKey{fulgur.AttemptKey(key)})[0], &facts)
+	end.known = c.learn(ctx, key, end.since, c.activities(ctx, []fulgur.AttemptKey{fulgur.AttemptKey(key)})[0])
+	end.known.tell(&facts)
 	var grade Grade
 	var rollout fulgur.Rollout
 	err := c.persist(ctx, "reading a rollout", func() (err error) {

@@ -18,12 +18,17 @@ import (
 type grading struct {
 	controller.Runner
 	says   []error
+	// meanwhile happens while it grades, if it is not nil.
+	meanwhile func()
 	graded []plan.Key
 }
 
 func (g *grading) Grades() bool { return true }
 func (g *grading) Grade(_ context.Context, x controller.Grading) (controller.Grade, error) {
 	g.graded = append(g.graded, x.Key) // one execution at a time
+	if g.meanwhile != nil {
+		g.meanwhile()
+	}
 	if n := len(g.graded); n <= len(g.says) {
 		return controller.Grade{}, g.says[n-1]
 	}
@@ -91,6 +96,36 @@ func TestWhoseFaultItIsThatNothingIsGraded(t *testing.T) {
 				t.Errorf("%s, %+v after %d attempts, %d graded", r.State, *r.Outcome, len(h.attempts(id)), len(g.graded))
 			}
 		})
+	}
+}
+
+// A gateway that starts again while an attempt is graded took nothing from it.
+func TestTheGatewayStartsAgainWhileAFailureIsGraded(t *testing.T) {
+	h := open(t)
+	l, err := local.New(local.Options{Command: []string{os.Args[0]}, Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	g := &grading{Runner: l, meanwhile: func() {
+		h.model.mu.Lock()
+		defer h.model.mu.Unlock()
+		h.model.up = time.Nanosecond
+	}}
+	c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1}}, h.store, h.model, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	r := h.ended(h.create(nil, "call; exit 3")[0])
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if r.Outcome.Reason != plan.ReasonExit || r.Reward == nil || len(g.graded) != 1 {
+		t.Errorf("%+v, reward %v, %d graded", *r.Outcome, r.Reward, len(g.graded))
 	}
 }
 
