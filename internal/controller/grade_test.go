@@ -17,10 +17,10 @@ import (
 // grading is a runner whose grader says what the test wants, for each attempt.
 type grading struct {
 	controller.Runner
-	says   []error
+	says []error
 	// meanwhile happens while it grades, if it is not nil.
 	meanwhile func()
-	graded []plan.Key
+	graded    []plan.Key
 }
 
 func (g *grading) Grades() bool { return true }
