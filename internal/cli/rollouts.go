@@ -286,7 +286,7 @@ func (a *app) printList(ctx context.Context, rec *record, all []fulgur.Rollout) 
 		if l.Part == "train" && l.Masked == "" {
 			adv = fmt.Sprintf("%+.2f", l.Advantage)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, number(r.Reward), adv, calls, ended, cmp.Or(stands(r, stand[r.ID]), why(r, l)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, rewardOf(r, l), adv, calls, ended, cmp.Or(stands(r, stand[r.ID]), why(r, l)))
 	}
 	return w.Flush()
 }
@@ -339,6 +339,14 @@ func number(v *float64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%g", *v)
+}
+
+// rewardOf is a rollout's reward, in brackets where it counts for nothing.
+func rewardOf(r *fulgur.Rollout, l trainer.RolloutLine) string {
+	if r.Reward != nil && (l.Masked != "" || l.ID == "" && r.Outcome != nil && r.Outcome.Class == fulgur.OutcomeInfrastructure) {
+		return "(" + number(r.Reward) + ")"
+	}
+	return number(r.Reward)
 }
 
 func firstLine(s string) string {
@@ -409,8 +417,7 @@ func (a *app) printRollout(s shownRollout, table *plan.Table) {
 		}
 	}
 	if l := s.Trained; l != nil {
-		fmt.Fprintf(a.Stdout, "trained step %d, advantage %+.3f, %d samples, %d of %d sampled tokens, weight %+.2g a token  %s\n",
-			l.Step, l.Advantage, l.Samples, l.Trained, l.Sampled, l.Weight, cmp.Or(l.Masked, l.Why))
+		fmt.Fprintln(a.Stdout, becameOf(l))
 		a.printLost(l)
 	}
 	a.printAudit(s.Trained)
@@ -422,6 +429,20 @@ func (a *app) printRollout(s shownRollout, table *plan.Table) {
 		}
 		fmt.Fprintf(a.Stdout, "\nevent %s  %s%s\n", e.Type, e.Data, note)
 	}
+}
+
+// becameOf says whether a rollout trained, as its run's rollouts.jsonl has it.
+func becameOf(l *trainer.RolloutLine) string {
+	switch {
+	case l.Part != "train":
+		return fmt.Sprintf("measured step %d (%s), %d sampled tokens; nothing of it trains  %s", l.Step, l.Part, l.Sampled, cmp.Or(l.Masked, l.Why))
+	case l.Masked == trainer.MaskStopped:
+		return fmt.Sprintf("untrained step %d made no policy: it stopped the run (%s), and nothing of it has trained  %s", l.Step, l.Masked, l.Why)
+	case l.Masked != "":
+		return strings.TrimRight(fmt.Sprintf("untrained step %d: masked (%s), so none of its %d sampled tokens trained  %s", l.Step, l.Masked, l.Sampled, l.Why), " ")
+	}
+	return fmt.Sprintf("trained step %d, advantage %+.3f, %d samples, %d of %d sampled tokens, weight %+.2g a token  %s",
+		l.Step, l.Advantage, l.Samples, l.Trained, l.Sampled, l.Weight, l.Why)
 }
 
 // printCalls prints calls as a person reads them: what was new in the prompt,

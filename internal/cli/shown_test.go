@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fulgur-rl/fulgur"
+	"github.com/fulgur-rl/fulgur/internal/trainer"
 	"github.com/fulgur-rl/fulgur/internal/trainer/trace"
 )
 
@@ -39,6 +40,23 @@ func TestShownBreak(t *testing.T) {
 		"it shares no token with an earlier call":                                  {Nearest: trace.NoParent, Expected: -1, Got: 6},
 	} {
 		if got := x.where(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// What is said of a rollout that did not train says so, and why.
+func TestWhatBecameOfARollout(t *testing.T) {
+	line := trainer.RolloutLine{Part: "train", Step: 1, Samples: 2, Trained: 37, Sampled: 37, Advantage: 0.5, Why: "right"}
+	for want, change := range map[string]func(l *trainer.RolloutLine){
+		"trained step 1, advantage +0.500, 2 samples, 37 of 37 sampled tokens, weight +0 a token  right":           func(*trainer.RolloutLine) {},
+		"untrained step 1: masked (infrastructure), so none of its 37 sampled tokens trained":                      func(l *trainer.RolloutLine) { l.Masked, l.Why = "infrastructure", "" },
+		"untrained step 1 made no policy: it stopped the run (step_stopped), and nothing of it has trained  right": func(l *trainer.RolloutLine) { l.Masked = trainer.MaskStopped },
+		"measured step 1 (val), 37 sampled tokens; nothing of it trains  right":                                    func(l *trainer.RolloutLine) { l.Part = "val" },
+	} {
+		l := line
+		change(&l)
+		if got := becameOf(&l); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -148,6 +148,19 @@ func (s *Store) eachCall(ctx context.Context, op string, id fulgur.RolloutID, ai
 	return s.fail(op, rows.Err())
 }
 
+// countCalls counts the calls of a rollout's last attempt; none where it has ended,
+// and is not looked at any more.
+func (s *Store) countCalls(ctx context.Context, op string, id fulgur.RolloutID) (n int, err error) {
+	s.mu.RLock()
+	e := s.live.open[id]
+	s.mu.RUnlock()
+	if e == nil || s.noCalls(id, e.LastAttempt) {
+		return 0, nil
+	}
+	err = s.queries.callCount.QueryRowContext(ctx, e.num, string(e.LastAttempt)).Scan(&n)
+	return n, s.fail(op, err)
+}
+
 // noCalls says whether an attempt surely has no call on record: so it is at
 // each attempt's first call, for which the gateway asks.
 func (s *Store) noCalls(id fulgur.RolloutID, aid fulgur.AttemptID) bool {

@@ -18,6 +18,7 @@ type queries struct {
 	byID, num, page, changed, tries       *sql.Stmt
 	credential, completions               *sql.Stmt
 	callsOf, callByID, eventsOf, callsAll *sql.Stmt
+	callCount                             *sql.Stmt
 	recorded, base, newest                *sql.Stmt
 }
 
@@ -45,6 +46,7 @@ func prepareQueries(ctx context.Context, db *sql.DB, d Driver) (*queries, error)
 			LEFT JOIN attempts a ON a.num = c.num AND a.attempt = CAST(c.attempt AS INTEGER) WHERE c.sum = ?`},
 		{&q.completions, `SELECT c.pos, r.rollout, r.hidden, c.state, c.data_id, c.is_train FROM completions c JOIN rollouts r ON r.num = c.num WHERE c.pos > ? ORDER BY c.pos LIMIT ?`},
 		{&q.callsOf, callColumns("") + ` WHERE c.num = ? AND c.attempt = ? ORDER BY c.seq`},
+		{&q.callCount, `SELECT count(*) FROM calls WHERE num = ? AND attempt = ?`},
 		{&q.callsAll, callColumns("") + ` WHERE c.num = ? ORDER BY c.seq`},
 		{&q.recorded, `SELECT attempt FROM (SELECT attempt, seq FROM calls WHERE num = ? UNION ALL SELECT attempt, seq FROM events WHERE num = ?) AS records
 			GROUP BY attempt ORDER BY min(seq)`},

@@ -233,6 +233,11 @@ func (s *Store) EndRollout(ctx context.Context, id fulgur.RolloutID, o fulgur.Ou
 	if o.Class == "" || o.Class == fulgur.OutcomeOK {
 		return out, fulgur.E(fulgur.KindInvalid, op, "the outcome's class must be agent_failure or infrastructure", nil)
 	}
+	if o.Calls == 0 { // who ends it here has not counted
+		if o.Calls, err = s.countCalls(ctx, op, id); err != nil {
+			return out, err
+		}
+	}
 	err = s.do(ctx, op, func(b *batch) error {
 		e, err := b.get(op, id)
 		if err != nil {

@@ -50,7 +50,8 @@ const (
 	maskRange          = "reward_out_of_range" // beyond mostReward
 	maskOutcome        = "outcome"             // the run masks this way to end
 	maskFiltered       = "filtered"            // with its group; the filter's reason follows
-	maskStopped        = "step_stopped"        // its step stopped the run and made no policy
+	// MaskStopped: its step stopped the run and made no policy.
+	MaskStopped = "step_stopped"
 )
 
 // spec is what creates the ask's rollout. Its seed is a function of the run's

@@ -98,7 +98,7 @@ func (e *ended) versions(calls []fulgur.Call) {
 // grade sets the line's reward, or why the rollout is masked, and returns what
 // is to be put on record.
 func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call) *fulgur.Reward {
-	follow := t.follow(line)
+	follow, graded := t.follow(line), false
 	switch {
 	case follow.Mask && line.Class == fulgur.OutcomeInfrastructure:
 		line.Masked = maskInfrastructure
@@ -118,7 +118,7 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 			line.Masked, line.Why = maskGrader, err.Error()
 			return nil
 		}
-		line.Reward, line.Why = &v, why
+		line.Reward, line.Why, graded = &v, why, true
 	case r.Reward != nil && (line.Class != fulgur.OutcomeAgent || usable(*r.Reward)):
 		v := *r.Reward
 		line.Reward, line.Why = &v, "reported by the agent"
@@ -147,7 +147,11 @@ func (t *trainer) grade(line *RolloutLine, r fulgur.Rollout, calls []fulgur.Call
 	if r.Reward != nil && *r.Reward == *line.Reward || r.LastAttempt == "" {
 		return nil
 	}
-	return &fulgur.Reward{AttemptKey: fulgur.AttemptKey{Rollout: r.ID, Attempt: r.LastAttempt}, Value: *line.Reward, Source: "grader"}
+	source := "outcome" // what the way it ended is worth
+	if graded {
+		source = "grader"
+	}
+	return &fulgur.Reward{AttemptKey: fulgur.AttemptKey{Rollout: r.ID, Attempt: r.LastAttempt}, Value: *line.Reward, Source: source}
 }
 
 // failure is the reward of a rollout that has none and is not masked for it.
@@ -185,7 +189,7 @@ func (t *trainer) stopped(cause error, rollouts []ended) error {
 	all := make([]any, len(lines))
 	for i := range lines {
 		lines[i].Step = t.state.Cursor.Step + 1
-		lines[i].Masked = cmp.Or(lines[i].Masked, maskStopped)
+		lines[i].Masked = cmp.Or(lines[i].Masked, MaskStopped)
 		all[i] = &lines[i]
 	}
 	if err := t.rollouts.Append(all...); err != nil {

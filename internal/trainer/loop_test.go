@@ -189,7 +189,7 @@ func TestNaNLossStopsBeforeTheWeightsChange(t *testing.T) {
 		}
 	}
 	for _, s := range Ledger(rolloutLines(t, dir)) { // had a step been made of it, most would have trained
-		if s.Cause != "masked_"+maskStopped {
+		if s.Cause != "masked_"+MaskStopped {
 			t.Errorf("of a step that made no policy, booked as %s: %+v", s.Cause, s)
 		}
 	}

@@ -201,6 +201,14 @@ func testCredentials(t *testing.T, s Subject) {
 
 func testEnd(t *testing.T, s Subject) {
 	ctx := t.Context()
+	create(t, s, "called")
+	must(s.API.OpenAttempt(ctx, "called"))(t)
+	for i := range 2 {
+		noError(t, s.Store.AppendCall(ctx, &fulgur.Call{ID: fulgur.CallID(fmt.Sprint("ended", i)), Rollout: "called", Attempt: "0", Index: i}))
+	}
+	if n := must(s.API.EndRollout(ctx, "called", failed))(t).Outcome.Calls; n != 2 {
+		t.Errorf("ended with %d calls, want 2", n)
+	}
 	create(t, s, "queued", "running")
 	must(s.API.OpenAttempt(ctx, "running"))(t)
 	for _, id := range []fulgur.RolloutID{"queued", "running"} {
