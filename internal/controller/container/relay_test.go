@@ -241,16 +241,20 @@ func TestADoorTakesFewConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.shut(true)
-	var first, last net.Conn
+	var all []net.Conn // held: one that nobody refers to is closed by the collector
+	defer func() {
+		for _, c := range all {
+			_ = c.Close()
+		}
+	}()
 	for range 257 {
-		if last, err = net.Dial("unix", filepath.Join(d.folder(), filepath.Base(socketPath))); err != nil {
+		c, err := net.Dial("unix", filepath.Join(d.folder(), filepath.Base(socketPath)))
+		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = last.Close() }()
-		if first == nil {
-			first = last
-		}
+		all = append(all, c)
 	}
+	first, last := all[0], all[256]
 	answer := make([]byte, 12)
 	fmt.Fprint(last, "GET / HTTP/1.1\r\nHost: g\r\n\r\n")
 	_ = last.SetReadDeadline(time.Now().Add(100 * time.Millisecond))

@@ -175,10 +175,10 @@ func (r *Runner) fetch(ctx context.Context, key plan.Key) error {
 	}
 	defer func() { _ = body.Close() }()
 	dir := filepath.Join(r.State, "workspaces", controller.FileName(key))
-	if err := os.RemoveAll(dir); err != nil {
+	if err := controller.RemoveAll(dir); err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { _ = controller.RemoveAll(dir) }()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
