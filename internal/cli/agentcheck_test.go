@@ -3,8 +3,11 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fulgur-rl/fulgur/internal/config"
 )
 
 // What no agent could be started with is refused before anything starts, with its
@@ -72,6 +75,10 @@ func TestGraderThatCannotBeRun(t *testing.T) {
 		change []string
 		says   []string
 	}{
+		"a grader's script that is not there": {reward("command: [python3, -B, grad.py]"), []string{"run.yaml:9:", `"grad.py" of reward.command is not in`}},
+		"tests' script that is not there":     {reward("command: [true], pristine: ., paths: [src/], tests: [sh, tests/test_anser.sh]"), []string{"run.yaml:9:", `"tests/test_anser.sh" of reward.tests is not in reward.pristine`, "reward.paths lets no agent bring it"}},
+		"a test that decides how tests run":   {reward("command: [true], pristine: ., tests: [python3, conftest.py]"), []string{`"conftest.py" of reward.tests is not in reward.pristine`}},
+		"tests' program that is not there":    {reward("command: [true], paths: [src], tests: [./check]"), []string{`"./check" of reward.tests is not in the copy: there is no reward.pristine`}},
 		"a grader that is not there":          {reward("command: [./grade]"), []string{"./grade", "reward.command"}},
 		"tests that are not there":            {reward("command: [true], tests: [no-such-tests]"), []string{"no-such-tests", "reward.tests"}},
 		"a pristine folder that is not there": {reward("command: [true], pristine: repo"), []string{"reward.pristine", "repo"}},
@@ -84,6 +91,43 @@ func TestGraderThatCannotBeRun(t *testing.T) {
 				t.Error("something was started")
 			}
 		})
+	}
+}
+
+// What the agent may bring itself is warned of; what is there, or is no file, is not.
+func TestTestsThatTheAgentMayBring(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tests  []string
+		warned []string
+	}{
+		"the agent may bring it":        {[]string{"python3", "tests/test_anser.py"}, []string{"tests/test_anser.py"}},
+		"one test of a file":            {[]string{"pytest", "tests/a.py::test_x", "-q", "b.py"}, []string{"tests/a.py", "b.py"}},
+		"what is there":                 {[]string{"python3", "t.py"}, nil},
+		"a module":                      {[]string{"python3", "-P", "-m", "pytest", "-q"}, nil},
+		"Go's packages":                 {[]string{"go", "test", "./..."}, nil},
+		"an import path":                {[]string{"go", "test", "example.com/a/b"}, nil},
+		"a shell's line":                {[]string{"sh", "-c", "cd src && ./t.sh"}, nil},
+		"what tests write":              {[]string{"pytest", "--junitxml", "out/report.xml", "--cov=src/a.py"}, nil},
+		"a folder that is not there":    {[]string{"pytest", "tests/unit/"}, []string{"tests/unit/"}},
+		"a package of npm":              {[]string{"npx", "@vitest/runner"}, nil},
+		"a path of the run, or a whole": {[]string{"sh", "{run}/a.sh", "/b.sh"}, nil},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "t.py"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := config.Default()
+		f.Reward.Command, f.Reward.Tests, f.Reward.Pristine = []string{"true"}, c.tests, "."
+		var got []string
+		missingTests(&runFile{File: f, Dir: dir}, func(file string, sure bool) {
+			if got = append(got, file); sure {
+				t.Errorf("%s: %s is an error", name, file)
+			}
+		})
+		if !slices.Equal(got, c.warned) {
+			t.Errorf("%s: warned of %q, want %q", name, got, c.warned)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -108,5 +109,8 @@ func checkGrader(r *runFile) error {
 			return usageErr(fulgur.E(fulgur.KindInvalid, "check the grader", fmt.Sprintf("the program %q of %s can't be run: name one that is on PATH, or a file with its executable bit set", command[0], key), err))
 		}
 	}
-	return nil
+	if built {
+		return nil
+	}
+	return errors.Join(checkGraderScript(r), checkTestFiles(r))
 }

@@ -67,7 +67,9 @@ func (a *app) parseRunFile(src []byte, path string, flags runFileFlags, c *cobra
 	if err != nil {
 		return nil, fmt.Errorf("finding the run file's folder: %w", err)
 	}
-	return &runFile{File: f, Dir: dir, Warnings: warnings, places: places}, nil
+	r := &runFile{File: f, Dir: dir, Warnings: warnings, places: places}
+	r.Warnings = append(r.Warnings, testFileWarnings(r)...)
+	return r, nil
 }
 
 // resolve makes a path of the run file absolute; "" stays.

@@ -189,6 +189,12 @@ func onPath(name string) bool {
 	return err == nil
 }
 
+// MayBring says whether an agent may change or add a file of the copy, where paths are
+// what it may change.
+func MayBring(paths []string, name string) bool {
+	return slices.Contains(paths, name) || allowed(paths, name) && !decided(name, paths)
+}
+
 // allowed says whether a pattern takes a path: * and ? within a name, ** for any
 // number of folders; a pattern that is a folder takes what is below it. Without
 // patterns everything is taken.
