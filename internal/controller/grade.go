@@ -82,7 +82,9 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 	}
 	c.report(ctx, key, fulgur.AttemptReport{Phase: fulgur.PhaseGrading, Runner: c.runner.Name(), Holder: c.o.Holder})
 	if err == nil {
+		c.stats.grading(1)
 		grade, err = g.Grade(ctx, Grading{Key: key, Input: rollout.Input})
+		c.stats.grading(-1)
 	}
 	if errors.Is(err, ErrNothingLeft) && !well {
 		end.exit.Note = err.Error()

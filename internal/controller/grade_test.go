@@ -107,12 +107,15 @@ func TestTheGatewayStartsAgainWhileAFailureIsGraded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
+	var c *controller.Controller
+	during := 0
 	g := &grading{Runner: l, meanwhile: func() {
+		during = c.Stats().Grading
 		h.model.mu.Lock()
 		defer h.model.mu.Unlock()
 		h.model.up = time.Nanosecond
 	}}
-	c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1}}, h.store, h.model, g)
+	c, err = controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1}}, h.store, h.model, g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +126,9 @@ func TestTheGatewayStartsAgainWhileAFailureIsGraded(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+	if during != 1 || c.Stats().Grading != 0 {
+		t.Errorf("%d counted as graded meanwhile, %d afterwards", during, c.Stats().Grading)
 	}
 	if r.Outcome.Reason != plan.ReasonExit || r.Reward == nil || len(g.graded) != 1 {
 		t.Errorf("%+v, reward %v, %d graded", *r.Outcome, r.Reward, len(g.graded))

@@ -20,7 +20,7 @@ func NewCollector(c *Controller) *Collector {
 	}
 	return &Collector{c,
 		desc("queued", "Rollouts that wait for an agent, with those that wait for a new attempt."),
-		desc("executions", "Agents by what they do: starting, waiting (for a quota or an admission), running.", "phase"),
+		desc("executions", "Agents by what they do: starting, waiting (for a quota or an admission), running, grading (ended, and without a slot).", "phase"),
 		desc("started_total", "Agents that ran."),
 		desc("retries_total", "Attempts that another one followed, by why they ended.", "reason"),
 		desc("outcomes_total", "Attempts that ended, by class and reason.", "class", "reason"),
@@ -45,6 +45,7 @@ func (m *Collector) Collect(out chan<- prometheus.Metric) {
 	send(m.executions, prometheus.GaugeValue, float64(s.Starting), "starting")
 	send(m.executions, prometheus.GaugeValue, float64(s.Waiting), "waiting")
 	send(m.executions, prometheus.GaugeValue, float64(s.Running), "running")
+	send(m.executions, prometheus.GaugeValue, float64(s.Grading), "grading")
 	send(m.started, prometheus.CounterValue, float64(s.Started))
 	for reason, n := range s.RetriesBy {
 		send(m.retries, prometheus.CounterValue, float64(n), reason)

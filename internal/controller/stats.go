@@ -18,6 +18,7 @@ type Stats struct {
 	Starting  int            // executions that do not run yet
 	Waiting   int            // executions that wait for room: a quota, an admission
 	Running   int            //
+	Grading   int            // ended ones whose work a program grades: they have no slot
 	Started   int64          // executions that ran
 	Retries   int64          // attempts that another one follows
 	RetriesBy map[string]int // of these, by reason
@@ -62,6 +63,13 @@ func (s *stats) gauges(queued, starting, waiting, running int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.Queued, s.now.Starting, s.now.Waiting, s.now.Running = queued, starting, waiting, running
+}
+
+// grading counts executions that begin (1) or cease (-1) to be graded.
+func (s *stats) grading(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.Grading += n
 }
 
 // started counts a start; a negative latency is not known.
