@@ -17,8 +17,9 @@ import (
 	"github.com/fulgur-rl/fulgur/internal/trainer"
 )
 
-// check prints the effective configuration and what would be started.
-func (a *app) check(ctx context.Context, r *runFile) error {
+// check prints the effective configuration and what would be started; with outcomes
+// the whole table of these, else what the run file changes of it.
+func (a *app) check(ctx context.Context, r *runFile, outcomes bool) error {
 	d, err := readData(r)
 	if err := errors.Join(err, checkRest(ctx, r, r.Server)); err != nil {
 		return err
@@ -37,16 +38,18 @@ func (a *app) check(ctx context.Context, r *runFile) error {
 	}
 	per := r.Algorithm.GroupSize * r.Algorithm.GroupsPerStep
 	a.say("\nwould start: %d rollouts a step (%d rows x %d), at most %d agents at once, %d steps at most", per, r.Algorithm.GroupsPerStep, r.Algorithm.GroupSize, limits(r.File).Slots, r.Steps)
-	a.say("")
-	printOutcomes(a.Stderr, outcomeTable(r.Outcomes))
-	a.say("\ndata: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
-	where, command := r.Dir, config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run))
+	printOutcomes(a.Stderr, outcomeTable(r.Outcomes), outcomes)
+	a.say("data: %d rows to train on, %d to validate on, %d to test on", len(d.train.Rows), len(d.validation), len(d.test))
+	where, command := "in "+r.Dir, config.Expand(r.Agent.Command, filepath.Join(r.Out, r.Run))
 	if r.Runner.Kind == "local" {
 		command = inDir(command, r.Dir)
+		if r.Agent.Workspace {
+			where = "in a new folder each"
+		}
 	} else {
-		where = cmp.Or(r.Runner.Image, r.Runner.JobTemplate)
+		where = "in " + cmp.Or(r.Runner.Image, r.Runner.JobTemplate)
 	}
-	a.say("agent: %q, in %s; kernels: %s", command, where, kernelName(""))
+	a.say("agent: %q, %s; kernels: %s", command, where, kernelName(""))
 	for _, line := range jobsOf(r) {
 		a.say("%s", line)
 	}

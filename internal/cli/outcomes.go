@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/fulgur-rl/fulgur"
@@ -42,11 +43,28 @@ func reasonNames() (all, retried, steered []string) {
 	return all, retried, steered
 }
 
-// printOutcomes prints the table of what each way to end leads to.
-func printOutcomes(w io.Writer, t plan.Table) {
+// changedRows are those in which a table differs from that of a run file that says
+// nothing of outcomes.
+func changedRows(t plan.Table) []plan.Row {
+	usual := outcomeTable(config.Default().Outcomes).Rows(lostAttempts)
+	return slices.DeleteFunc(t.Rows(lostAttempts), func(r plan.Row) bool { return slices.Contains(usual, r) })
+}
+
+// printOutcomes prints what each way to end leads to: all of them, or those that the
+// run file changes.
+func printOutcomes(w io.Writer, t plan.Table, all bool) {
+	rows := t.Rows(lostAttempts)
+	if !all {
+		rows = changedRows(t)
+		if len(rows) == 0 {
+			fmt.Fprintln(w, "outcomes: as docs/controller.md has them (--outcomes prints them)")
+			return
+		}
+		defer fmt.Fprintln(w, "outcomes: these rows are the run file's; the others are as docs/controller.md has them (--outcomes prints all)")
+	}
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, "how an attempt ends\tclass\tnew attempts\tthen")
-	for _, r := range t.Rows(lostAttempts) {
+	for _, r := range rows {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", r.Name, r.Class, r.Again, r.Then)
 	}
 	_ = tw.Flush()

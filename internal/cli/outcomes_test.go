@@ -27,3 +27,25 @@ func TestOutcomeDocs(t *testing.T) {
 		t.Errorf("docs/controller.md has another table: put this one there\n%s", b.String())
 	}
 }
+
+// A check prints the rows that the run file changes, and all where that is asked for.
+func TestPrintedOutcomes(t *testing.T) {
+	o := config.Default().Outcomes
+	print := func(all bool) string {
+		var b strings.Builder
+		printOutcomes(&b, outcomeTable(o), all)
+		return b.String()
+	}
+	if got := print(false); strings.Count(got, "\n") != 1 || !strings.Contains(got, "docs/controller.md") {
+		t.Errorf("of the defaults:\n%s", got)
+	}
+	three := 3
+	o.Reasons.Rules = map[string]config.Rule{"node": {Retries: &three}}
+	got := print(false)
+	if strings.Count(got, "\n") != 3 || !strings.Contains(got, "up to 3") {
+		t.Errorf("with one rule:\n%s", got)
+	}
+	if all := print(true); strings.Count(all, "\n") != 1+len(outcomeTable(o).Rows(lostAttempts)) {
+		t.Errorf("all:\n%s", all)
+	}
+}

@@ -44,7 +44,7 @@ func (a *app) trainCommand() *cobra.Command {
 	var flags runFileFlags
 	var server, key string
 	var wait time.Duration
-	var check, schema bool
+	var check, outcomes, schema bool
 	var engine engineFlags
 	c := &cobra.Command{
 		Use:     "train RUN.yaml",
@@ -77,9 +77,9 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 				server = r.Server
 			}
 			a.warn(r)
-			if check {
+			if check || outcomes {
 				r.Server = server
-				return a.check(c.Context(), r)
+				return a.check(c.Context(), r, outcomes)
 			}
 			dir, err := newRunDir(r.Out, r.Run)
 			if err != nil {
@@ -94,6 +94,7 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 	c.Flags().StringVar(&key, "key", "", "the server's key")
 	c.Flags().DurationVar(&wait, "wait", serverWait, "how long to wait for a server that is not there yet")
 	c.Flags().BoolVar(&check, "check", false, "print the effective configuration and what it would start, and start nothing")
+	c.Flags().BoolVar(&outcomes, "outcomes", false, "with --check: print what each way to end leads to, not only what the run file changes of it")
 	c.Flags().BoolVar(&schema, "schema", false, "print the run file's JSON Schema")
 	engine.register(c)
 	return c
