@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fulgur-rl/fulgur"
 )
 
@@ -175,9 +177,7 @@ func (b *Box) Run(ctx context.Context, c Command, p Pass, s Streams) (*os.Proces
 	}
 	streams.Go(func() { copies(s.Out, pipes[2]) })
 	streams.Go(func() { copies(tee(s.Err, said), pipes[4]) })
-	stop := context.AfterFunc(ctx, func() { _ = proc.Kill() })
-	defer stop()
-	state, err := proc.Wait()
+	state, err := reap(ctx, proc)
 	cell.End(endPatience)
 	// What has not died by now hangs in the kernel, and may hold the pipes.
 	for _, i := range []int{2, 4} {
@@ -195,6 +195,30 @@ func (b *Box) Run(ctx context.Context, c Command, p Pass, s Streams) (*os.Proces
 		return nil, fulgur.E(fulgur.KindUnavailable, op, why, nil)
 	}
 	return state, nil
+}
+
+// reap waits for a process that leads a group; a context that ends kills all of it.
+// What is left of it in the end is killed too: bubblewrap inside stays in the group, and
+// does not die with the one outside, until that has set up its user namespace.
+func reap(ctx context.Context, p *os.Process) (*os.ProcessState, error) {
+	var mu sync.Mutex
+	reaped := false // then its number may be another's
+	kill := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !reaped {
+			_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
+		}
+	}
+	stop := context.AfterFunc(ctx, kill)
+	defer stop()
+	for unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // that is the loop
+	}
+	kill()
+	mu.Lock()
+	defer mu.Unlock()
+	reaped = true
+	return p.Wait()
 }
 
 // endPatience is how long what is in a cell may take to die with it.

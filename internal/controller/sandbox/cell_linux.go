@@ -253,11 +253,15 @@ func (c *Cell) Let(p Pass) {
 }
 
 // End is called when bubblewrap has ended: it waits until everything in the
-// sandbox is dead, at most for d, closes the relay, and frees what is left.
+// sandbox is dead, at most for d; kills what is not, and waits once more; closes the
+// relay, and frees what is left.
 func (c *Cell) End(d time.Duration) {
-	_ = c.leash.SetReadDeadline(time.Now().Add(d))
-	// To its end: bubblewrap inside holds the other, and an agent can have it write.
-	if _, err := io.Copy(io.Discard, c.leash); errors.Is(err, os.ErrDeadlineExceeded) {
+	dead := c.deadWithin(d)
+	if !dead && c.group != nil {
+		c.group.kill()
+		dead = c.deadWithin(d)
+	}
+	if !dead {
 		c.box.o.Log.Warn("a sandbox's processes have not ended yet", "after", d)
 	}
 	_ = c.ctl.SetReadDeadline(time.Now().Add(d))
@@ -271,6 +275,14 @@ func (c *Cell) End(d time.Duration) {
 		c.hit, c.cpu = c.group.hit(), c.group.cpu()
 		c.group.remove()
 	}
+}
+
+// deadWithin waits until all in the sandbox is dead, at most for d.
+func (c *Cell) deadWithin(d time.Duration) bool {
+	_ = c.leash.SetReadDeadline(time.Now().Add(d))
+	// To its end: bubblewrap inside holds the other, and an agent can have it write.
+	_, err := io.Copy(io.Discard, c.leash)
+	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // CPU is the time that the sandbox's processes have used, as far as a control

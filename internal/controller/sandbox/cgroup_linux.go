@@ -152,8 +152,8 @@ func lockGroup(dir string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// sweepGroups removes the groups of boxes whose processes are gone. Only empty ones
-// can be removed.
+// sweepGroups removes the groups of boxes whose processes are gone, and kills what is
+// in them: it belongs to nobody.
 func sweepGroups(parent string) {
 	left, _ := filepath.Glob(filepath.Join(parent, groupPrefix+"*"))
 	for _, dir := range left {
@@ -163,6 +163,7 @@ func sweepGroups(parent string) {
 		}
 		cells, _ := filepath.Glob(filepath.Join(dir, "*"))
 		for _, c := range cells {
+			killGroup(c)
 			_ = syscall.Rmdir(c)
 		}
 		_ = syscall.Rmdir(dir)
@@ -302,6 +303,49 @@ func counter(file, name string) int {
 		}
 	}
 	return 0
+}
+
+// kill kills all that is in the group.
+func (g *group) kill() {
+	for _, dir := range g.dirs {
+		killGroup(dir)
+	}
+}
+
+// killGroup kills all that is in a cell's folder, again until nothing is: one may fork
+// while another is killed.
+func killGroup(dir string) {
+	for wait := time.Millisecond; wait < 500*time.Millisecond; wait *= 2 {
+		in := members(dir)
+		if len(in) == 0 {
+			return
+		}
+		var held []*os.Process
+		for _, pid := range in {
+			if p, err := os.FindProcess(pid); err == nil { // held: its number stays its own
+				held = append(held, p)
+			}
+		}
+		in = members(dir)
+		for _, p := range held {
+			if slices.Contains(in, p.Pid) {
+				_ = p.Kill()
+			}
+			_ = p.Release()
+		}
+		time.Sleep(wait)
+	}
+}
+
+// members are the processes in a folder, as far as they can be seen from here.
+func members(dir string) (pids []int) {
+	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	for word := range strings.FieldsSeq(string(text)) {
+		if pid, err := strconv.Atoi(word); err == nil && pid > 1 && pid != os.Getpid() { // 0: of another PID namespace
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // remove removes the group, which is empty by now. Who has died in it may not have
