@@ -140,6 +140,9 @@ func (r *Runner) prepull(ctx context.Context, mark string, nodes []string) (Pull
 			r.Tell("%d of %d nodes were asked to fetch the images", at, len(nodes))
 		}
 	}
+	if out.Nodes == 0 && len(out.Notes) > 0 {
+		return out, nil // why has been told
+	}
 	r.Tell("%s fetched %s", count(out.Nodes, "node"), count(len(images), "image"))
 	return out, nil
 }
@@ -208,12 +211,21 @@ func (r *Runner) pullBatch(ctx context.Context, mark string, first int, nodes []
 		left := len(nodes) - placed
 		if late := unseen.over(left > 0 && over == placed); over == len(nodes) || late || time.Since(begin) > pullLimit {
 			if left > 0 {
-				notes = append(notes, fmt.Sprintf("%s took no pod that fetches images: what comes there fetches its own", count(left, "node")))
+				note := fmt.Sprintf("%s took no pod that fetches images: what comes there fetches its own", count(left, "node"))
+				if blocked := r.quotaOf(ctx, round); blocked != "" && len(pods) < len(nodes) {
+					note += "; a quota left no room: " + blocked
+				}
+				notes = append(notes, note)
 			}
 			return done, notes, nil
 		}
 		if time.Since(told) >= tellEvery {
 			told = time.Now()
+			if len(pods) < len(nodes) {
+				if blocked := r.quotaOf(ctx, round); blocked != "" {
+					why = "a quota leaves the others no room for now: " + blocked
+				}
+			}
 			r.Tell("%d of %d nodes have the images so far; %s", done, len(nodes), cmp.Or(why, "the others are still fetching"))
 		}
 		if !pause(ctx, probeEvery) {

@@ -51,16 +51,24 @@ func (r *Runner) crowded(ctx context.Context, none *patience, pods int, round st
 }
 
 func (r *Runner) crowdedNow(ctx context.Context, round string) error {
+	if quota := r.quotaOf(ctx, round); quota != "" {
+		return fulgur.E(fulgur.KindExhausted, opProve, "the quota leaves probes no room: "+quota, nil)
+	}
+	return nil
+}
+
+// quotaOf is what the cluster says where a quota keeps Jobs of a round from having pods.
+func (r *Runner) quotaOf(ctx context.Context, round string) string {
 	events, err := r.failedCreates(ctx)
 	if err != nil {
-		return nil // it is a word of explanation, no more
+		return "" // it is a word of explanation, no more
 	}
 	for _, ev := range events {
 		if strings.HasPrefix(ev.InvolvedObject.Name, probeJobName(round, "")) && quotaMessage(ev.Message) {
-			return fulgur.E(fulgur.KindExhausted, opProve, "the quota leaves probes no room: "+ev.Message, nil)
+			return ev.Message
 		}
 	}
-	return nil
+	return ""
 }
 
 func probeJobName(round, name string) string { return "fulgur-probe-" + round[12:] + "-" + name }

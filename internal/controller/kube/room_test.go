@@ -206,3 +206,33 @@ func TestEndedJobsOfADeadRunGo_CK11(t *testing.T) {
 	a.has(name("a"), false)
 	a.has(name("kept"), true)
 }
+
+// Where a quota leaves the pods that fetch images no room, that is what is said.
+func TestFetchingImagesUnderAQuotaOfPods(t *testing.T) {
+	long(t)
+	a := newAPI(t)
+	a.noPods = true
+	var told []string
+	r := testRunner(t, a, func(o *Options) {
+		o.ProbeImage, o.Prepull = "probe", 1
+		o.Tell = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+	})
+	a.setFault(func(q *http.Request) (int, string) {
+		if strings.HasSuffix(q.URL.Path, "/events") {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.failed = nil
+			for job := range a.jobs {
+				a.failed = append(a.failed, failedCreate(job, "u"))
+			}
+		}
+		return 0, ""
+	})
+	if _, err := r.prepull(t.Context(), r.newMark(), []string{"one", "two"}); err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(told, "\n")
+	if !strings.Contains(all, "a quota leaves the others no room for now") || !strings.Contains(all, "a quota left no room: pods") || strings.Contains(all, "still fetching") || strings.Contains(all, "0 nodes fetched") {
+		t.Errorf("told:\n%s", all)
+	}
+}
