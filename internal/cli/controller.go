@@ -84,6 +84,11 @@ func (a *app) control(c *cobra.Command, args []string, f controllerFlags) (err e
 	if f.agentURL == "" {
 		f.agentURL = f.server
 	}
+	for _, r := range files {
+		for _, w := range gatewayWarnings(r, f.agentURL) {
+			a.say("warning: %s", w)
+		}
+	}
 	// What runs, runs here: that it does is no news.
 	cl, err := client.New(f.server, f.key, client.Options{States: []fulgur.RolloutState{fulgur.Queuing, fulgur.Succeeded, fulgur.Failed}})
 	if err != nil {

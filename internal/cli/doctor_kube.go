@@ -26,7 +26,7 @@ func checkCluster(ctx context.Context, p patient) (out []finding) {
 		o.Log, o.Tell = p.app.logger("error"), p.app.say
 	}
 	if err != nil {
-		return []finding{{Name: p.file.Run, Status: failed, Detail: err.Error()}}
+		return []finding{{Name: "cluster", Status: failed, Detail: err.Error()}}
 	}
 	if _, port, _ := net.SplitHostPort(p.file.Listen); p.file.Server == "" && port == "0" {
 		out = append(out, finding{Name: "gateway", Status: warned, Detail: "listen: " + p.file.Listen + " is another port at each start, and " + o.Gateway + " cannot lead there", Do: "set listen to an address with a port, such as 0.0.0.0:8080, and runner.agent_url to how pods reach it"})

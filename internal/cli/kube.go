@@ -72,6 +72,11 @@ func kubeOptions(f *runFile) (kube.Options, error) {
 		Image: f.Runner.Image, Command: config.Expand(f.Agent.Command, ""), Memory: int64(f.Runner.Limits.Memory),
 		Prepull: k.Prepull, Env: f.Agent.Input.Env, InputFile: f.Agent.Input.File,
 	}
+	if o.Kubeconfig != "" {
+		if _, err := os.Stat(o.Kubeconfig); err != nil {
+			return o, usageErr(fulgur.E(fulgur.KindNotFound, "find the Kubernetes cluster", "runner.kubernetes.kubeconfig: "+o.Kubeconfig+" can't be read: correct it, or leave it out for KUBECONFIG, the cluster that this runs in, or ~/.kube/config", err))
+		}
+	}
 	graded := len(f.Reward.Command) > 0
 	if k.Relay || graded { // it takes the workspace
 		o.RelayImage = cmp.Or(k.RelayImage, k.ProbeImage)

@@ -3,6 +3,8 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"strings"
 
@@ -62,6 +64,47 @@ func jobsOf(r *runFile) (out []string) {
 	}
 	say("looked at without the cluster: the template, the Jobs of the first %d rows of each file of data, their images' names, variables and sizes; `fulgur doctor` with this file asks the cluster: rights, quotas, whether it takes the Jobs, whether images can be had, what agents reach", sampleRows)
 	return out
+}
+
+// gatewayWarnings says where pods cannot reach a run's gateway, as far as the addresses
+// tell; server is where it is, if it is not the process's own.
+func gatewayWarnings(r *runFile, server string) []string {
+	if r.Runner.Kind != "kubernetes" {
+		return nil
+	}
+	const remedy = "set listen to an address with a port, such as 0.0.0.0:8080, and runner.agent_url to how pods reach it (docs/kubernetes.md)"
+	own := server == ""
+	if own && r.Runner.AgentURL == "" {
+		return []string{"pods are not told where the gateway is: neither server nor runner.agent_url is set, and it listens at " + r.Listen + "; " + remedy + ", or train with --server"}
+	}
+	given := cmp.Or(r.Runner.AgentURL, server)
+	u, err := url.Parse(given)
+	if err != nil {
+		return nil // it is refused
+	}
+	if loops(u.Hostname()) {
+		return []string{given + " is a pod's own loopback, where no gateway is: set runner.agent_url to how pods reach it"}
+	}
+	if !own {
+		return nil
+	}
+	host, port, _ := net.SplitHostPort(r.Listen)
+	reached := cmp.Or(u.Port(), map[string]string{"https": "443"}[u.Scheme], "80")
+	switch {
+	case port == "0":
+		return []string{"listen: " + r.Listen + " is another port at each start, and " + given + " cannot lead there; " + remedy}
+	case loops(host):
+		return []string{"listen: " + r.Listen + " is this machine's own loopback, and " + given + " leads there only through a forwarder of yours; else " + remedy}
+	case port != reached && net.ParseIP(u.Hostname()) != nil:
+		return []string{fmt.Sprintf("the gateway listens at %s, and runner.agent_url is %s: another port, which something has to forward", r.Listen, given)}
+	}
+	return nil
+}
+
+// loops says whether a host is the machine that asks.
+func loops(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // clusterOf names the cluster that a run file leads to.

@@ -77,6 +77,9 @@ Ctrl-C saves a checkpoint and stops; fulgur resume goes on.`,
 				server = r.Server
 			}
 			a.warn(r)
+			for _, w := range gatewayWarnings(r, server) {
+				a.say("warning: %s", w)
+			}
 			if check || outcomes {
 				r.Server = server
 				return a.check(c.Context(), r, outcomes)
