@@ -53,6 +53,22 @@ type Outcome struct {
 	Message  string       `json:"message,omitempty"` // for people: exit code, last lines of the log
 	ExitCode *int         `json:"exit_code,omitempty"`
 	Calls    int          `json:"calls"` // model calls on record
+	Graded   *Graded      `json:"graded,omitempty"`
+}
+
+// Graded is what is known, beside the reward, of how a program has graded an attempt:
+// who looks for the cause of a reward looks there.
+type Graded struct {
+	Tests *TestsEnd `json:"tests,omitempty"` // nil: there are none, or they were not run
+	Log   string    `json:"log,omitempty"`   // last lines of what the grader printed on standard error
+	Flags []string  `json:"flags,omitempty"` // traces of an attempt to be graded for something else than the work
+}
+
+// TestsEnd is how tests ended, seen from outside.
+type TestsEnd struct {
+	ExitCode int    `json:"exit_code"` // -1: a signal, or their time was over
+	TimedOut bool   `json:"timed_out,omitempty"`
+	Output   string `json:"output,omitempty"` // last lines of what they printed
 }
 
 // Follow is what an outcome counts for in training: nothing (Mask: it neither

@@ -331,6 +331,9 @@ func why(r *fulgur.Rollout, l trainer.RolloutLine) string {
 	if l.Masked != "" && l.Why != "" {
 		return l.Masked + ": " + firstLine(l.Why)
 	}
+	if g := gradedOf(r.Outcome); len(g.Flags) > 0 {
+		return "flagged: " + strings.Join(g.Flags, "; ")
+	}
 	return cmp.Or(l.Masked, l.Why, firstLine(r.Error))
 }
 
@@ -408,6 +411,7 @@ func (a *app) printRollout(s shownRollout, table *plan.Table) {
 			end = fmt.Sprintf("%s/%s  %s", at.Outcome.Class, at.Outcome.Reason, at.Outcome.Message)
 		}
 		fmt.Fprintf(a.Stdout, "attempt %s  %s  %s\n", at.ID, phaseText(at), end)
+		a.printGraded(gradedOf(at.Outcome))
 		switch {
 		case at.Outcome == nil:
 		case i < len(s.Attempts)-1 || !r.State.Terminal():

@@ -285,6 +285,8 @@ func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end
 	if secret != "" {
 		f.facts.Exit.Tail = strings.ReplaceAll(f.facts.Exit.Tail, secret, "[credential]")
 		f.facts.Exit.Message = strings.ReplaceAll(f.facts.Exit.Message, secret, "[credential]")
+		f.facts.Exit.Note = strings.ReplaceAll(f.facts.Exit.Note, secret, "[credential]")
+		f.facts.Exit.Graded = redacted(f.facts.Exit.Graded, secret)
 	}
 	if late != nil {
 		f.report = *late
@@ -293,6 +295,24 @@ func (c *Controller) finish(ctx context.Context, e *execution, key plan.Key, end
 		f.report.Handle = end.handle
 	}
 	c.enlist(ctx, f)
+}
+
+// redacted blots a credential out of what an agent's files may have printed or be named.
+func redacted(g *fulgur.Graded, secret string) *fulgur.Graded {
+	if g == nil {
+		return nil
+	}
+	blot := func(s string) string { return strings.ReplaceAll(s, secret, "[credential]") }
+	out := &fulgur.Graded{Log: blot(g.Log)}
+	for _, f := range g.Flags {
+		out.Flags = append(out.Flags, blot(f))
+	}
+	if g.Tests != nil {
+		tests := *g.Tests
+		tests.Output = blot(tests.Output)
+		out.Tests = &tests
+	}
+	return out
 }
 
 // report writes a phase. A refusal means that the rollout moved on without us.

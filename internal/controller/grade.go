@@ -35,12 +35,11 @@ type Grading struct {
 	Input json.RawMessage // whole, with what is withheld from the agent
 }
 
-// Grade is what it says.
+// Grade is what it says. What is known beside the reward is also told with an error.
+// Flags are of files that decide how tests run, outside what may be changed.
 type Grade struct {
 	Reward float64
-	// Flags are traces of an attempt to be graded for something else than the work:
-	// files that decide how tests run, outside what may be changed.
-	Flags []string
+	fulgur.Graded
 }
 
 // rewarder is the part of the store that takes rewards.
@@ -90,6 +89,10 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 		end.exit.Note = err.Error()
 		return end
 	}
+	if d := grade.Graded; d.Tests != nil || d.Log != "" || len(d.Flags) > 0 {
+		end.exit.Graded = &d
+	}
+	graded := end.exit.Graded
 	if err == nil {
 		err = c.persist(ctx, "recording a reward", func() error {
 			return w.SetRewards(ctx, []fulgur.Reward{{AttemptKey: fulgur.AttemptKey(key), Value: grade.Reward, Source: "grader"}})
@@ -101,7 +104,7 @@ func (c *Controller) grade(ctx context.Context, key plan.Key, end ended) ended {
 			return end
 		}
 		end.exit = plan.Failed(plan.ReasonGrader, "the grader failed, so that nobody knows what the agent's work is worth: "+err.Error())
-		end.exit.CPU, end.stopped = x.CPU, ""
+		end.exit.CPU, end.exit.Graded, end.stopped = x.CPU, graded, ""
 		switch fulgur.KindOf(err) {
 		case fulgur.KindExhausted, fulgur.KindUnavailable, fulgur.KindTimeout:
 			end.exit.Cause = plan.CauseTransient

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
@@ -132,6 +135,52 @@ func TestTheGatewayStartsAgainWhileAFailureIsGraded(t *testing.T) {
 	}
 	if r.Outcome.Reason != plan.ReasonExit || r.Reward == nil || len(g.graded) != 1 {
 		t.Errorf("%+v, reward %v, %d graded", *r.Outcome, r.Reward, len(g.graded))
+	}
+}
+
+// telling is a runner whose grader tells of tests that printed the attempt's credential.
+type telling struct {
+	controller.Runner
+	secret string
+}
+
+func (g *telling) Start(ctx context.Context, x controller.Execution) (controller.Started, error) {
+	g.secret = x.Secrets[0]
+	return g.Runner.Start(ctx, x)
+}
+func (g *telling) Grades() bool { return true }
+func (g *telling) Grade(context.Context, controller.Grading) (controller.Grade, error) {
+	return controller.Grade{Graded: fulgur.Graded{
+		Tests: &fulgur.TestsEnd{ExitCode: 2, Output: "key " + g.secret}, Log: "at " + g.secret, Flags: []string{g.secret + "/conftest.py"}}}, nil
+}
+
+// How tests ended is on record with the attempt, without its credential.
+func TestHowTestsEndedIsKept(t *testing.T) {
+	h := open(t)
+	l, err := local.New(local.Options{Command: []string{os.Args[0]}, Env: map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	c, err := controller.New(controller.Options{Run: run, AgentURL: h.model.server.URL, Limits: plan.Limits{Slots: 1}}, h.store, h.model, &telling{Runner: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	id := h.create(nil, "call")[0]
+	r := h.ended(id)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	want := &fulgur.Graded{Tests: &fulgur.TestsEnd{ExitCode: 2, Output: "key [credential]"}, Log: "at [credential]", Flags: []string{"[credential]/conftest.py"}}
+	if diff := cmp.Diff(want, r.Outcome.Graded); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(want, h.attempts(id)[0].Outcome.Graded); diff != "" || !strings.HasSuffix(r.Outcome.Message, "flagged: [credential]/conftest.py") {
+		t.Errorf("%s, message %q", diff, r.Outcome.Message)
 	}
 }
 

@@ -62,7 +62,8 @@ const (
 	defaultGradeTime = 10 * time.Minute
 	testOutput       = 1 << 20 // bytes of what tests print that a grader gets
 	graderOutput     = 64 << 10
-	gradedAtOnce     = 4 // graders run beside the agents, whose slots are free by then
+	keptOutput       = 1 << 10 // of either, with each attempt that was graded
+	gradedAtOnce     = 4       // graders run beside the agents, whose slots are free by then
 )
 
 // Grader is Options at work.
@@ -218,11 +219,11 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	case machine(t.err):
 		return controller.Grade{}, fulgur.E(fulgur.KindExhausted, "", "what the agent left could not be read", t.err)
 	case t.err != nil: // too much, or of a kind that is no work: the agent's doing
-		return controller.Grade{Flags: []string{t.err.Error()}}, nil
+		return controller.Grade{Graded: fulgur.Graded{Flags: []string{t.err.Error()}}}, nil
 	}
 	flags := t.refused
 	if t.shams > 0 && len(t.files) == 0 {
-		return controller.Grade{Flags: flags}, nil // nothing is left that could be graded
+		return controller.Grade{Graded: fulgur.Graded{Flags: flags}}, nil // nothing is left that could be graded
 	}
 	select {
 	case g.room <- struct{}{}:
@@ -238,14 +239,14 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 		return controller.Grade{}, err
 	}
 	defer func() { _ = controller.RemoveAll(dir) }() // Sweep tries again
-	value, err := g.grade(ctx, dir, x, t.patch)
+	out, err := g.grade(ctx, dir, x, t.patch)
 	if machine(err) {
 		err = fulgur.E(fulgur.KindExhausted, "", "disk, memory, files or processes ran out", err)
 	}
-	if t.shams == 0 {
-		flags = nil // files beside the work are no trick
+	if t.shams > 0 { // files beside the work are no trick
+		out.Flags = flags
 	}
-	return controller.Grade{Reward: value, Flags: flags}, err
+	return out, err
 }
 
 func (g *Grader) copying(name string, yes bool) {
@@ -303,26 +304,26 @@ type testResult struct {
 }
 
 // grade lays a patch over a pristine copy, runs the tests and asks the grader.
-func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p patch) (float64, error) {
+func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p patch) (out controller.Grade, err error) {
 	work := filepath.Join(dir, "work")
 	if err := os.MkdirAll(work, 0o700); err != nil {
-		return 0, err
+		return out, err
 	}
 	if g.Pristine != "" {
 		if err := os.CopyFS(work, os.DirFS(g.Pristine)); err != nil {
-			return 0, fmt.Errorf("copying reward.pristine: %w", err)
+			return out, fmt.Errorf("copying reward.pristine: %w", err)
 		}
 	}
 	in := graderInput{V: 1, Rollout: x.Key.Rollout, Attempt: x.Key.Attempt, Input: x.Input, Workspace: work, Applied: []string{}, Refused: p.refused}
 	root, err := os.OpenRoot(work)
 	if err != nil {
-		return 0, err
+		return out, err
 	}
 	defer func() { _ = root.Close() }()
 	for _, name := range slices.Sorted(maps.Keys(p.files)) {
 		switch err := lay(root, name, p.files[name]); {
 		case machine(err):
-			return 0, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
+			return out, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
 		case err != nil: // a file where a folder is, a name that is too long
 			in.Refused = append(in.Refused, name+" (cannot be laid over the pristine copy)")
 		default:
@@ -331,14 +332,16 @@ func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p 
 	}
 	if len(g.Tests) > 0 {
 		if in.Tests, err = g.test(ctx, x.Key, work, in.Applied); err != nil {
-			return 0, err
+			return out, err
 		}
+		out.Tests = &fulgur.TestsEnd{ExitCode: in.Tests.ExitCode, TimedOut: in.Tests.TimedOut, Output: end(in.Tests.Output)}
 	}
 	text, err := json.Marshal(in)
 	if err != nil {
-		return 0, err
+		return out, err
 	}
-	return g.ask(ctx, work, text)
+	out.Reward, out.Log, err = g.ask(ctx, work, text)
+	return out, err
 }
 
 // lay writes an agent's file in a pristine copy.
@@ -386,12 +389,13 @@ func (g *Grader) here(ctx context.Context, work string, out io.Writer) (int, err
 	return state.ExitCode(), err
 }
 
-// ask runs the grader and reads its number.
-func (g *Grader) ask(ctx context.Context, work string, input []byte) (float64, error) {
+// ask runs the grader and reads its number. told is the end of its standard error.
+func (g *Grader) ask(ctx context.Context, work string, input []byte) (value float64, told string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 	out, log := controller.NewLogBuffer(graderOutput), controller.NewLogBuffer(graderOutput)
 	state, err := run(ctx, g.Box, program{argv: g.Command, dir: g.Dir, env: append(g.environ, "FULGUR_WORKSPACE="+work), in: input, write: work, out: out, err: log})
+	told = end(strings.ToValidUTF8(string(log.Bytes()), "\uFFFD"))
 	said := func(what string) error {
 		tail := controller.LastLines(log.Bytes())
 		if tail != "" {
@@ -401,18 +405,27 @@ func (g *Grader) ask(ctx context.Context, work string, input []byte) (float64, e
 	}
 	switch {
 	case ctx.Err() != nil:
-		return 0, fmt.Errorf("reward.command took longer than reward.timeout (%s): %w", g.Timeout, ctx.Err())
+		return 0, told, fmt.Errorf("reward.command took longer than reward.timeout (%s): %w", g.Timeout, ctx.Err())
 	case err != nil:
-		return 0, fmt.Errorf("reward.command: %w", err)
+		return 0, told, fmt.Errorf("reward.command: %w", err)
 	case !state.Success():
-		return 0, said("ended with " + state.String())
+		return 0, told, said("ended with " + state.String())
 	}
 	lines := strings.Split(strings.TrimSpace(string(out.Bytes())), "\n")
-	value, err := strconv.ParseFloat(strings.TrimSpace(lines[len(lines)-1]), 64)
+	value, err = strconv.ParseFloat(strings.TrimSpace(lines[len(lines)-1]), 64)
 	if err != nil || math.IsNaN(value) || math.IsInf(value, 0) {
-		return 0, said(fmt.Sprintf("printed no number on its last line, but %.80q", lines[len(lines)-1]))
+		return 0, told, said(fmt.Sprintf("printed no number on its last line, but %.80q", lines[len(lines)-1]))
 	}
-	return value, nil
+	return value, told, nil
+}
+
+// end is the end of an output as it is kept with an attempt: last lines, up to a size.
+func end(output string) string {
+	tail := controller.LastLines([]byte(output))
+	if len(tail) > keptOutput {
+		tail = "… " + strings.ToValidUTF8(tail[len(tail)-keptOutput:], "")
+	}
+	return tail
 }
 
 // program is one to run to its end.

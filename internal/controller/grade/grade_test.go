@@ -88,6 +88,29 @@ func TestFilesThatCannotBeLaidAreRefused(t *testing.T) {
 	}
 }
 
+// How tests ended is told beside the reward, and with a grader's failure: the end of what
+// they printed, no more.
+func TestHowTestsEndedIsTold(t *testing.T) {
+	for name, command := range map[string]string{"graded": "echo broken >&2; echo 0", "the grader fails": "echo broken >&2; exit 1"} {
+		g, err := New(&Options{Tests: []string{"true"}, Command: []string{"/bin/sh", "-c", command}}, t.TempDir(), func(_ context.Context, _ string, out io.Writer) (int, error) {
+			_, err := io.WriteString(out, strings.Repeat("first\n", 1000)+strings.Repeat("é", 600)+"\nlast\n")
+			return 2, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Take(key, t.TempDir())
+		got, err := g.Grade(t.Context(), controller.Grading{Key: key, Input: []byte("{}")})
+		if (err != nil) != (name != "graded") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if o := got.Tests; o == nil || o.ExitCode != 2 || o.TimedOut || !strings.HasSuffix(o.Output, "é\nlast") || len(o.Output) > keptOutput+8 || got.Log != "broken" {
+			t.Errorf("%s: %+v, %q", name, o, got.Log)
+		}
+		g.Close()
+	}
+}
+
 func TestTakenOnceAndForgotten(t *testing.T) {
 	g := grader(t, Options{}, nil)
 	g.Take(key, "")

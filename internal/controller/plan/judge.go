@@ -22,6 +22,7 @@ type Exit struct {
 	Tail    string        // last lines of the log
 	Log     string        // path of the log, if it was kept
 	CPU     time.Duration // of the execution and the children it waited for
+	Graded  *fulgur.Graded
 }
 
 // Cause says whose fault a failure is.
@@ -73,7 +74,7 @@ type Verdict struct {
 // failure of the model server wins over the agent's exit: many agents swallow
 // it and exit with 0, and their answer is then no answer of the policy's.
 func Judge(f Facts) Verdict {
-	out := fulgur.Outcome{Calls: max(f.Calls, 0)}
+	out := fulgur.Outcome{Calls: max(f.Calls, 0), Graded: f.Exit.Graded}
 	if f.Exit.Failure == "" && f.Exit.Signal == "" && f.Exit.Code >= 0 {
 		code := f.Exit.Code
 		out.ExitCode = &code
