@@ -61,7 +61,7 @@ func containerOptions(r *runFile) container.Options {
 		Program: c.Program, Image: f.Runner.Image, Pull: c.Pull, Command: f.Agent.Command,
 		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input), Network: c.Network, Workspace: f.Agent.Workspace, ReadOnly: c.ReadOnly, Extra: c.Options,
 		Limits: container.Limits{Memory: cmp.Or(int64(f.Runner.Limits.Memory), sandboxLimits.Memory),
-			Processes: cmp.Or(f.Runner.Limits.Processes, int(sandboxLimits.Processes)), FileSize: int64(f.Runner.Limits.FileSize),
+			Processes: cmp.Or(f.Runner.Limits.Processes, int(sandboxLimits.Processes)), FileSize: int64(f.Runner.Limits.FileSize), Workspace: int64(f.Runner.Limits.Workspace),
 			CPUTime: int((time.Duration(f.Runner.Limits.CPUTime) + time.Second - 1) / time.Second), CPUs: c.CPUs},
 		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
 	}

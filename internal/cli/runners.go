@@ -100,7 +100,7 @@ func newRunner(ctx context.Context, j controllerJob) (controller.Runner, error) 
 func newLocal(_ context.Context, j controllerJob) (controller.Runner, error) {
 	f := j.file
 	o := local.Options{
-		Command: inDir(config.Expand(f.Agent.Command, string(j.dir)), f.Dir), Dir: f.Dir, Workspace: f.Agent.Workspace, State: j.dir.attempts(),
+		Command: inDir(config.Expand(f.Agent.Command, string(j.dir)), f.Dir), Dir: f.Dir, Workspace: f.Agent.Workspace, Disk: int64(f.Runner.Limits.Workspace), State: j.dir.attempts(),
 		Env: f.Agent.Input.Env, Input: inputMode(f.Agent.Input),
 		LogCap: f.Logs.AgentBytes, Keep: keep(f.Retention.Attempts), Logs: keep(f.Retention.Attempts),
 		Secrets: append(frozenKeys(f.File), j.secret), Scope: scope(j.dir, j.run), Log: j.log, Hidden: hiddenOf(j),

@@ -280,7 +280,7 @@ func TestWarnings(t *testing.T) {
 		"validation settings without data":   {small + "validation: {problems: 3}", "validation.problems: has no effect without data.validation"},
 		"a slow start without worker":        {strings.Replace(small, "[./agent]", "[./agent], start_timeout: 3s", 1), "agent.start_timeout: has no effect without agent.worker"},
 		"tests without a grader":             {strings.Replace(small, "input.answer", "input.answer, tests: [pytest]", 1), "reward.tests: has no effect without reward.command"},
-		"limits without a sandbox":           {strings.Replace(small, "none", "none, limits: {memory: 1GiB}", 1), "runner.limits: has no effect with sandbox: none"},
+		"limits without a sandbox":           {strings.Replace(small, "none", "none, limits: {memory: 1GiB}", 1), "runner.limits.memory: has no effect with sandbox: none"},
 		"WE-04: a cut distribution":          {small + "sampling: {top_p: 0.9}", "sampling.top_p: tokens are drawn from a cut distribution"},
 		"an end without a way there":         {small + "algorithm: {learning_rate: {start: 0.1, end: 0.05}}", "end has no effect without over"},
 		"a rate of another optimizer":        {small + "algorithm: {learning_rate: 1e3}", "run.yaml:6:28: algorithm.learning_rate: 1000 is far above"},

@@ -48,7 +48,7 @@ func (c *checker) kubernetes() {
 	if r.Image != "" && r.JobTemplate != "" {
 		c.noEffect("runner.image", "with runner.job_template: the template names its images")
 	}
-	for _, key := range []string{"runner.limits.processes", "runner.limits.file_size", "runner.limits.cpu_time"} {
+	for _, key := range []string{"runner.limits.processes", "runner.limits.file_size", "runner.limits.cpu_time", "runner.limits.workspace"} {
 		c.noEffect(key, "with runner.kind: kubernetes: a cluster limits these by its nodes")
 	}
 	if r.JobTemplate != "" {

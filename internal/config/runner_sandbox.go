@@ -21,6 +21,8 @@ type Limits struct {
 	FileSize Bytes `json:"file_size"`
 	// CPU time of each of its processes; 0s: no limit.
 	CPUTime Duration `json:"cpu_time"`
+	// What its workspace may hold in all (agent.workspace), each file at least 4KiB; 0: 10GiB. Kinds local, with a sandbox or without, and container.
+	Workspace Bytes `json:"workspace"`
 }
 
 // local checks what kind local has of its own: the sandbox and its limits.
@@ -37,7 +39,7 @@ func (c *checker) local() {
 		}
 	}
 	if r.Sandbox == "none" {
-		for _, key := range []string{"runner.read", "runner.write", "runner.hide", "runner.limits"} {
+		for _, key := range []string{"runner.read", "runner.write", "runner.hide", "runner.limits.memory", "runner.limits.processes", "runner.limits.file_size", "runner.limits.cpu_time"} {
 			c.noEffect(key, "with sandbox: none")
 		}
 	}

@@ -92,6 +92,7 @@ func (r *Runner) Close() error {
 		}
 		r.removeAll(names)
 	}
+	r.disk.Close()
 	if r.grader != nil {
 		r.grader.Close()
 	}

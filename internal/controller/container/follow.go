@@ -17,7 +17,17 @@ func (r *Runner) follow(x *box) {
 	defer r.wg.Done()
 	exit := x.exit
 	if exit == nil {
+		if r.Workspace {
+			r.disk.Watch(x.key, x.folder, nil)
+		}
 		exit = r.watch(x)
+		over, filled := r.disk.Leave(x.key)
+		if exit != nil {
+			if over != "" {
+				*exit = plan.Failed(plan.ReasonDisk, over)
+			}
+			exit.Filled = filled
+		}
 	}
 	close(x.gone)
 	x.door.shut(exit != nil)

@@ -32,6 +32,7 @@ type Limits struct {
 	Memory    int64   // bytes, swap included
 	Processes int     // and threads
 	FileSize  int64   // bytes of the largest file
+	Workspace int64   // bytes of the workspace; 0: 10 GiB
 	CPUTime   int     // seconds of each process
 	CPUs      float64 // how many it may keep busy
 }
@@ -120,6 +121,9 @@ func (o *Options) prepare() error {
 	if o.LogCap <= 0 {
 		o.LogCap = defaultLogCap
 	}
+	if o.Limits.Workspace <= 0 {
+		o.Limits.Workspace = controller.DefaultWorkspace
+	}
 	if o.Grace <= 0 {
 		o.Grace = defaultGrace
 	}
@@ -154,6 +158,9 @@ func New(ctx context.Context, o Options) (*Runner, error) {
 	r := &Runner{Options: o, client: c, inner: inner, scope: short(o.Scope), events: make(chan controller.Event, 64), live: map[plan.Key]*box{}, kept: map[plan.Key]left{}, testing: map[string]bool{}}
 	if r.grader, err = grade.New(o.Grading, o.State, r.test); err != nil {
 		return nil, err
+	}
+	if r.State != "" {
+		r.disk = controller.NewDisk(r.State, r.Limits.Workspace, r.fills)
 	}
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := r.haveImage(ctx); err != nil {
@@ -192,7 +199,8 @@ type Runner struct {
 	events chan controller.Event
 	life   context.Context // of the clients that wait; ends with Close
 	end    context.CancelFunc
-	grader *grade.Grader // nil: none
+	grader *grade.Grader    // nil: none
+	disk   *controller.Disk // of State; nil: there is none
 
 	mu     sync.Mutex
 	closed bool

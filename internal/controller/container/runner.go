@@ -87,6 +87,9 @@ func (r *Runner) drop(x *box) {
 // launch gives the attempt its files and environment, and starts its container.
 // An exit is that of one that could not be started for a reason of its own.
 func (r *Runner) launch(ctx context.Context, x *box, e controller.Execution) (exit *plan.Exit, err error) {
+	if err := r.disk.Room(); err != nil {
+		return nil, err
+	}
 	mapping := e.EnvMap
 	if mapping == nil {
 		mapping = r.Env
@@ -303,6 +306,16 @@ func (r *Runner) stop(x *box) {
 func (r *Runner) kill(x *box, signal string) {
 	if err := r.client.signal(context.WithoutCancel(r.life), x.name, signal); err != nil {
 		r.Log.Warn("a container could not be sent a signal", "container", x.name, "signal", signal, "err", err)
+	}
+}
+
+// fills ends the container of an attempt that uses up the disk, at once.
+func (r *Runner) fills(key plan.Key) {
+	r.mu.Lock()
+	x := r.live[key]
+	r.mu.Unlock()
+	if x != nil {
+		r.kill(x, "KILL")
 	}
 }
 

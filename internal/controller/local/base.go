@@ -34,6 +34,7 @@ type base struct {
 	events chan controller.Event
 	cpu    atomic.Int64             // nanoseconds
 	null   func() (*os.File, error) // the empty input of all agents
+	disk   *controller.Disk         // of State; nil: there is none
 	guard  sync.Once                // of dog
 	dog    *watchdog                // since the first agent's start; nil: none
 
@@ -43,9 +44,24 @@ type base struct {
 	wg       sync.WaitGroup // executions, workers, sweeps
 }
 
-func newBase(p *prepared) *base {
-	return &base{prepared: p, forker: newForker(), events: make(chan controller.Event, 64),
+// newBase makes it; fills ends an execution whose workspace is too large.
+func newBase(p *prepared, fills func(plan.Key)) *base {
+	b := &base{prepared: p, forker: newForker(), events: make(chan controller.Event, 64),
 		null: sync.OnceValues(func() (*os.File, error) { return os.Open(os.DevNull) })}
+	if p.State != "" {
+		b.disk = controller.NewDisk(p.State, p.Disk, fills)
+	}
+	return b
+}
+
+// measured puts what an execution has left on the disk into its exit.
+func (b *base) measured(key plan.Key, exit plan.Exit) plan.Exit {
+	over, filled := b.disk.Leave(key)
+	if over != "" {
+		exit = plan.Exit{Code: -1, Failure: plan.ReasonDisk, Message: over, CPU: exit.CPU}
+	}
+	exit.Filled = filled
+	return exit
 }
 
 // watched returns the watchdog, which it starts if there is to be one.
@@ -172,6 +188,7 @@ func (b *base) shut() {
 		}
 		break
 	}
+	b.disk.Close()
 	b.forker.close()
 	if null, err := b.null(); err == nil {
 		_ = null.Close()

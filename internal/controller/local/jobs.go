@@ -90,6 +90,16 @@ func (r *Workers) tryJob(w *worker, j *job) (exit plan.Exit, taken bool) {
 	if stopped() {
 		return plan.Exit{Code: -1, Signal: "terminated"}, true
 	}
+	waits := func(why error) (again bool) { // as starts wait in package controller
+		if stopped() {
+			return false
+		}
+		r.events <- controller.Event{Key: j.e.Key, Phase: fulgur.PhaseWaiting, Why: why.Error()}
+		time.Sleep(roomEvery)
+		return true
+	}
+	for err := r.disk.Room(); err != nil && waits(err); err = r.disk.Room() { //nolint:revive // that is the loop
+	}
 	if w.p != nil && (w.p.dead() || w.p.stray()) {
 		w.p.kill()
 		r.gone(w.p)
@@ -99,9 +109,8 @@ func (r *Workers) tryJob(w *worker, j *job) (exit plan.Exit, taken bool) {
 	}
 	if w.p == nil {
 		p, err := r.spawn(w)
-		for ; controller.NoRoom(err) && !stopped(); p, err = r.spawn(w) { // as starts wait in package controller
-			r.events <- controller.Event{Key: j.e.Key, Phase: fulgur.PhaseWaiting, Why: err.Error()}
-			time.Sleep(roomEvery)
+		for controller.NoRoom(err) && waits(err) {
+			p, err = r.spawn(w)
 		}
 		if err != nil {
 			return spawnExit(err), true
@@ -122,6 +131,9 @@ func (r *Workers) tryJob(w *worker, j *job) (exit plan.Exit, taken bool) {
 	if p.child.cell != nil {
 		p.child.cell.Let(j.pass)
 		defer p.child.cell.Let(sandbox.Pass{})
+	}
+	if r.Workspace {
+		r.disk.Watch(j.e.Key, p.dir, func() int64 { return unlinked(p.dir, p.child.pid) })
 	}
 	p.send(line)
 	if exit, ok := r.reads(p); !ok {

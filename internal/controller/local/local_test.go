@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/fulgur-rl/fulgur"
 	"github.com/fulgur-rl/fulgur/internal/controller"
+	"github.com/fulgur-rl/fulgur/internal/controller/plan"
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
 	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
@@ -201,5 +203,58 @@ func TestHandleOfAnotherProcessKillsNobody(t *testing.T) {
 		if killHandle(h) {
 			t.Errorf("%q killed something", h)
 		}
+	}
+}
+
+// A workspace is bounded in all, while its agent runs and at its end.
+func TestAWorkspaceIsBounded(t *testing.T) {
+	const fill = "for i in 1 2 3 4; do head -c 1000000 /dev/zero > f$i; done"
+	for name, test := range map[string]struct {
+		script, want string
+	}{
+		"while it runs":  {fill + "; exec sleep 60", plan.ReasonDisk},
+		"at its end":     {fill + "; exit 3", plan.ReasonDisk},
+		"and not before": {"head -c 1000000 /dev/zero > f; exit 3", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			o.Command, o.Workspace, o.Disk = []string{"/bin/sh", "-c", test.script}, true, 3<<20
+			r := processes(t, o)
+			began := time.Now()
+			runnertest.Start(t, r, runnertest.Execution("a", ""))
+			x := runnertest.Exit(t, r, "a")
+			if x.Failure != test.want || x.Cause != plan.CauseAgent || x.Guess || time.Since(began) > 20*time.Second {
+				t.Errorf("after %s: %+v", time.Since(began), x)
+			}
+		})
+	}
+	t.Run("a worker's", func(t *testing.T) {
+		o := options(t)
+		o.Command = []string{"/bin/sh", "-c", `read -r l; d=${l#*\"dir\":\"}; cd "${d%%\"*}"; ` + fill + "; exec sleep 60"}
+		o.Env, o.Workspace, o.Disk, o.Workers = nil, true, 3<<20, 1
+		r := workers(t, o)
+		runnertest.Start(t, r, runnertest.Execution("a", ""))
+		if x := runnertest.Exit(t, r, "a"); x.Failure != plan.ReasonDisk {
+			t.Errorf("%+v", x)
+		}
+	})
+}
+
+func TestUnlinkedFilesAreSeen(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	before := unlinked(dir, os.Getpid())
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if got := unlinked(dir, os.Getpid()) - before; got < 1<<20 && runtime.GOOS == "linux" {
+		t.Errorf("%d bytes", got)
 	}
 }

@@ -39,6 +39,7 @@ type Options struct {
 	Env       map[string]string // NAME: literal, or a path such as input.question
 	Input     controller.InputMode
 	Workspace bool            // a fresh folder per attempt under State as the working folder
+	Disk      int64           // bytes that a workspace may hold; 0: 10 GiB
 	Keep      controller.Keep // which workspaces and input files; "": failures
 	Logs      controller.Keep // which logs become files under State/logs; "": failures. They are held in memory until the agent has ended
 	LogCap    int             // bytes of output kept per attempt, beginning and end; 0: 1 MiB
@@ -95,6 +96,9 @@ func (o Options) prepare() (*prepared, error) {
 	}
 	if o.LogCap <= 0 {
 		o.LogCap = defaultLogCap
+	}
+	if o.Disk <= 0 {
+		o.Disk = controller.DefaultWorkspace
 	}
 	if o.Grace <= 0 {
 		o.Grace = defaultGrace

@@ -25,7 +25,9 @@ func New(o Options) (*Processes, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Processes{base: newBase(p), live: map[plan.Key]*process{}}, nil
+	r := &Processes{live: map[plan.Key]*process{}}
+	r.base = newBase(p, r.fills)
+	return r, nil
 }
 
 // process is one running attempt.
@@ -81,6 +83,9 @@ func (r *Processes) forget(x *process) {
 
 // launch gives the attempt its files and environment, and starts its process.
 func (r *Processes) launch(x *process) (err error) {
+	if err := r.disk.Room(); err != nil {
+		return err
+	}
 	mapped, err := r.mapped(x.e)
 	if err != nil {
 		return err
@@ -128,6 +133,10 @@ func (r *Processes) launch(x *process) (err error) {
 		}
 		return err
 	}
+	if r.Workspace {
+		pid := x.child.pid
+		r.disk.Watch(x.e.Key, x.folder, func() int64 { return unlinked(x.folder, pid) })
+	}
 	x.out, x.log = out, controller.NewLogBuffer(r.LogCap)
 	go drainInto(x.log, out, x.read)
 	if feed != nil {
@@ -173,6 +182,7 @@ func (r *Processes) follow(x *process) {
 	log := x.log.Bytes()
 	exit := r.exitOf(x.child, controller.LastLines(log))
 	exit.CPU = r.cpuOf(x.child)
+	exit = r.measured(x.e.Key, exit)
 	good := exit.Code == 0 && exit.Failure == "" && exit.Signal == "" && !x.child.stopped()
 	exit.Tail, exit.Log = r.keepLog(x.e, log, good)
 	r.leave(x.e.Key, x.folder, exit, x.child.stopped())
@@ -212,6 +222,19 @@ func (r *Processes) Stop(_ context.Context, key plan.Key) error {
 		x.child.stop(r.Grace)
 	}
 	return nil
+}
+
+// fills ends an execution that uses up the disk, at once.
+func (r *Processes) fills(key plan.Key) {
+	r.mu.Lock()
+	x := r.live[key]
+	r.mu.Unlock()
+	if x == nil {
+		return
+	}
+	if <-x.ready; x.err == nil {
+		x.child.stop(0)
+	}
 }
 
 // List implements controller.Runner.

@@ -182,3 +182,24 @@ func marked(match func(mark string) bool) (out []ident) {
 	}
 	return out
 }
+
+// unlinked returns the bytes of files of the disk of dir that a process, or one below it,
+// holds open, and that have no name any more.
+func unlinked(dir string, pid int) (bytes int64) {
+	var disk, st unix.Stat_t
+	if unix.Stat(dir, &disk) != nil {
+		return 0
+	}
+	seen := map[uint64]bool{}
+	for _, id := range append(descendants(pid), ident{pid: pid}) {
+		fds := "/proc/" + strconv.Itoa(id.pid) + "/fd/"
+		all, _ := os.ReadDir(fds) // it is gone, or another's
+		for _, fd := range all {
+			if unix.Stat(fds+fd.Name(), &st) == nil && st.Dev == disk.Dev && st.Nlink == 0 && !seen[st.Ino] {
+				seen[st.Ino] = true
+				bytes += st.Blocks * 512
+			}
+		}
+	}
+	return bytes
+}

@@ -76,7 +76,9 @@ func NewWorkers(o Options) (*Workers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Workers{base: newBase(p), live: map[plan.Key]*job{}, workers: map[*worker]bool{}}, nil
+	r := &Workers{live: map[plan.Key]*job{}, workers: map[*worker]bool{}}
+	r.base = newBase(p, r.fills)
+	return r, nil
 }
 
 // Adopt implements controller.Runner. What is kept of attempts that were lost is taken out
@@ -160,7 +162,7 @@ func (r *Workers) giveLocked(w *worker, j *job) {
 // work is a worker's goroutine: it takes rollouts until it is closed.
 func (r *Workers) work(w *worker) {
 	for j := range w.jobs {
-		exit := r.runJob(w, j)
+		exit := r.measured(j.e.Key, r.runJob(w, j))
 		ended := w.p != nil && (w.p.child.stopped() || w.p.dead())
 		if ended {
 			<-w.p.child.gone
@@ -273,6 +275,15 @@ func (r *Workers) Stop(_ context.Context, key plan.Key) error {
 		}
 	}
 	return nil
+}
+
+// fills ends an execution that uses up the disk, with its worker, at once.
+func (r *Workers) fills(key plan.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j := r.live[key]; j != nil && j.worker != nil && j.worker.p != nil {
+		j.worker.p.child.stop(0)
+	}
 }
 
 // List implements controller.Runner.

@@ -17,6 +17,7 @@ type Exit struct {
 	Failure string
 	Cause   Cause         // whose fault Failure is
 	Guess   bool          // Failure is what the agent printed, and nothing else says so
+	Filled  string        // it has filled the disk that the record is on: how that is known; "": it has not, as far as is known
 	Message string        // what happened, for people; for "": Judge says it
 	Note    string        // what else is to be said of it, for people
 	Tail    string        // last lines of the log
@@ -126,6 +127,8 @@ func Judge(f Facts) Verdict {
 		return end(fulgur.OutcomeInfrastructure, f.Exit.Failure, f.Exit.Message)
 	case exhausted(f.Exit.Failure) && !f.Exit.Guess: // whatever else had happened before
 		return end(fulgur.OutcomeAgent, f.Exit.Failure, f.Exit.Message)
+	case f.Exit.Filled != "" && (f.Upstream != "" || f.Restarted): // what failed its call is its own doing
+		return end(fulgur.OutcomeAgent, ReasonDisk, f.Exit.Filled)
 	case f.Upstream != "":
 		return retry(end(fulgur.OutcomeInfrastructure, ReasonUpstream, "the agent ended after the model server had failed its last call: "+f.Upstream), f)
 	case f.Restarted && (f.Exit.Code != 0 || f.Exit.Signal != "" || f.Exit.Failure != ""):

@@ -206,6 +206,8 @@ func TestJudge(t *testing.T) {
 		"it used up its memory before its first call":                {Facts{Exit: Failed(ReasonMemory, "m")}, fulgur.OutcomeAgent, "memory", "m", false, 0},
 		"it used up its memory when its call had failed":             {Facts{Exit: Failed(ReasonMemory, "m"), Calls: 1, Upstream: "refused", Restarted: true}, fulgur.OutcomeAgent, "memory", "m", false, 0},
 		"it printed what a limit leaves when its call had failed":    {Facts{Exit: Exit{Code: -1, Failure: ReasonProcesses, Guess: true}, Calls: 1, Upstream: "refused"}, fulgur.OutcomeInfrastructure, "upstream", "refused", true, time.Second},
+		"it filled the disk that its call was to be recorded on":     {Facts{Exit: Exit{Code: 3, Filled: "m"}, Calls: 1, Upstream: "no space"}, fulgur.OutcomeAgent, "disk", "m", false, 0},
+		"it had much on a full disk, and its calls went well":        {Facts{Exit: Exit{Filled: "m"}, Calls: 1}, fulgur.OutcomeOK, "ok", "", false, 0},
 		"it printed what a limit leaves":                             {Facts{Exit: Exit{Code: -1, Failure: ReasonProcesses, Guess: true, Message: "m"}, Calls: 1}, fulgur.OutcomeAgent, "processes", "m", false, 0},
 		"a node that was lost":                                       {Facts{Exit: Failed(ReasonNode, "m"), Calls: 7}, fulgur.OutcomeInfrastructure, "node", "m", true, time.Second},
 		"evicted before its first call":                              {Facts{Exit: Failed(ReasonEvicted, "m")}, fulgur.OutcomeInfrastructure, "evicted", "m", true, time.Second},

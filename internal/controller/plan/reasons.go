@@ -67,7 +67,7 @@ func Reasons() []Reason {
 		{ReasonOverflow, agent, CauseAgent, "it ended after its last call had not fitted the model's context"},
 		{ReasonMemory, agent, CauseAgent, "its own container or sandbox ran out of memory"},
 		{ReasonProcesses, agent, CauseAgent, "its own container or sandbox ran out of processes"},
-		{ReasonDisk, agent, CauseAgent, "its own container or sandbox ran out of disk, or it wrote too large a file"},
+		{ReasonDisk, agent, CauseAgent, "its own container, sandbox or workspace ran out of disk, or it wrote too large a file"},
 		{ReasonCPU, agent, CauseAgent, "it used up its CPU time"},
 
 		{ReasonInput, infra, CausePermanent, "the rollout's input cannot be given to the agent: a path that is not there, a value over the system's limits"},
