@@ -338,8 +338,11 @@ func (c *Controller) calls(ctx context.Context, key plan.Key, a fulgur.Activity)
 		return a.Calls, a.Upstream, a.Overflow
 	}
 	all, err := c.store.Calls(ctx, key.Rollout, key.Attempt)
-	if err != nil || len(all) == 0 {
+	if err != nil {
 		return a.Calls, "", ""
+	}
+	if len(all) == 0 {
+		return 0, "", ""
 	}
 	switch last := all[len(all)-1]; {
 	case last.HTTPStatus >= 500:
