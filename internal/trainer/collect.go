@@ -32,6 +32,8 @@ type ended struct {
 	first int64          // policy version of its first sampled token; below 0: it has none
 	open  time.Duration  // that its calls were open, held or being answered
 
+	message     string         // of its outcome
+	graded      *fulgur.Graded // nil: by no program
 	attempt     fulgur.AttemptID
 	calls       []fulgur.CallID // its own, where they may differ in advantage
 	callRewards []float64       // of these; nil: none

@@ -52,6 +52,9 @@ func (t *trainer) finish(step int64, a ask, r fulgur.Rollout, calls []fulgur.Cal
 		Class: fulgur.OutcomeOK, Calls: len(calls), Version: t.state.Version, Seconds: r.UpdatedAt.Sub(r.CreatedAt).Seconds()}
 	if r.Outcome != nil {
 		e.line.Class, e.line.Outcome = r.Outcome.Class, r.Outcome.Reason
+		if e.message, e.graded = r.Outcome.Message, r.Outcome.Graded; e.graded != nil {
+			e.line.Flags = e.graded.Flags
+		}
 	} else if r.State == fulgur.Failed {
 		e.line.Class, e.line.Outcome = fulgur.OutcomeAgent, "failed"
 	}
@@ -182,6 +185,7 @@ func (t *trainer) follow(line *RolloutLine) (f fulgur.Follow) {
 // who looks for the cause looks there. None of it has trained, whatever advantage
 // it has got. A resumed run cuts these lines off.
 func (t *trainer) stopped(cause error, rollouts []ended) error {
+	t.warnCauses(t.state.Cursor.Step+1, rollouts)
 	lines := slices.Clone(t.dropped)
 	for i := range rollouts {
 		lines = append(lines, rollouts[i].line)

@@ -88,6 +88,7 @@ func (t *trainer) evaluate(ctx context.Context, part string, step int64, rows []
 	if n := e.Sampled.Infrastructure + e.Greedy.Infrastructure; n > 0 {
 		t.warn(step, "evaluation_failures", "%d of %d evaluation rollouts failed through no fault of the agent; they count as not passed", n, len(all))
 	}
+	t.warnCauses(step, all)
 	return e, nil
 }
 

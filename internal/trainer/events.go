@@ -105,6 +105,7 @@ type RolloutLine struct {
 	Reward    *float64            `json:"reward"`            // null: none
 	Why       string              `json:"why,omitempty"`     // what the grader said
 	Masked    string              `json:"masked,omitempty"`  // why it neither trains nor votes
+	Flags     []string            `json:"flags,omitempty"`   // traces of an attempt to be graded for something else than the work
 	Audit     []audit.Finding     `json:"audit,omitempty"`   // traces of shortcuts in its calls
 	Audited   string              `json:"audited,omitempty"` // what followed: flag, zero, mask, fail
 	Advantage float64             `json:"advantage,omitempty"`

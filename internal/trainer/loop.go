@@ -29,8 +29,9 @@ type trainer struct {
 	own       []metrics.Sink
 	rollouts  *metrics.Lines
 	maxTokens int
-	timing    Timing   // of the step at work
-	updating  bool     // weights may lie between two steps
+	timing    Timing // of the step at work
+	updating  bool   // weights may lie between two steps
+	causes    causes
 	losses    []string // that the engine computes by itself; nil: not asked yet
 }
 

@@ -87,7 +87,7 @@ func (t *trainer) record(done *StepDone, adv advantage.Result, rollouts []ended,
 		"train/reward": done.Reward, "train/pass_rate": done.PassRate, "train/loss": done.Loss,
 		"train/grad_norm": done.GradNorm, "train/learning_rate": done.LearningRate, "train/clip_share": done.ClipShare,
 		"train/kl": done.KL, "train/updates": float64(done.Updates), "train/tokens": float64(done.Tokens), "train/samples": float64(done.Samples),
-		"rollouts/total": float64(t.state.Rollouts), "rollouts/masked": float64(c.masked), "rollouts/agent_failures": float64(c.agent),
+		"rollouts/total": float64(t.state.Rollouts), "rollouts/masked": float64(c.masked), "rollouts/agent_failures": float64(c.agent), "rollouts/flagged": float64(c.flagged),
 		"rollouts/infrastructure_share": float64(c.infrastructure) / n, "rollouts/reward_not_finite": float64(c.notFinite),
 		"rollouts/calls": float64(c.calls) / n, "rollouts/sampled_tokens": float64(c.sampled) / n,
 		"rollouts/samples": float64(c.samples) / n, "rollouts/untrained_calls": float64(c.untrained),
@@ -111,7 +111,8 @@ func (t *trainer) record(done *StepDone, adv advantage.Result, rollouts []ended,
 	t.watchOutcomes(done.Step, slices.Concat(c.lines, t.dropped), values) // most that a filter drops have failed alike
 	t.pend(values, c.lines)
 	t.o.Observer(*done)
-	t.warnings(done.Step, adv, &c, m, len(rollouts))
+	told := t.warnCauses(done.Step, rollouts)
+	t.warnings(done.Step, adv, &c, m, len(rollouts), told)
 }
 
 // counted sums a step's rollouts.
@@ -119,6 +120,7 @@ type counted struct {
 	lines                                    []RolloutLine
 	reward, passRate                         float64
 	masked, agent, infrastructure, notFinite int
+	flagged                                  int // left files that decide how they are graded
 	silent                                   int // agents that reported no reward
 	calls, sampled, samples, untrained       int
 	outcomes                                 map[string]int
@@ -139,6 +141,9 @@ func count(rollouts []ended, pass float64) counted {
 		}
 		if l.Masked == maskNotFinite || l.Masked == maskRange {
 			c.notFinite++
+		}
+		if len(l.Flags) > 0 {
+			c.flagged++
 		}
 		if l.Why == whyNoReward {
 			c.silent++
@@ -166,8 +171,9 @@ func count(rollouts []ended, pass float64) counted {
 	return c
 }
 
-// warnings tells of training that looks alive while little is learned.
-func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *measured, rollouts int) {
+// warnings tells of training that looks alive while little is learned. told: warnCauses
+// has said how agents fail.
+func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *measured, rollouts int, told bool) {
 	if c.reward == 0 && c.passRate == 0 && !t.o.Objective.CallRewards {
 		t.state.Zeros++
 	} else {
@@ -180,7 +186,7 @@ func (t *trainer) warnings(step int64, adv advantage.Result, c *counted, m *meas
 	if share := float64(c.infrastructure) / n; share > warnInfrastructure {
 		t.warn(step, "infrastructure", "%.0f %% of the rollouts failed through no fault of the agent and were left out", 100*share)
 	}
-	if share := float64(c.agent) / n; share > warnAgents {
+	if share := float64(c.agent) / n; share > warnAgents && !told {
 		i := slices.IndexFunc(c.lines, func(l RolloutLine) bool { return l.Class == fulgur.OutcomeAgent })
 		t.warn(step, "agents", "%d of %d agents failed (%s): `fulgur rollouts show %s` says how", c.agent, rollouts, c.lines[i].Outcome, c.lines[i].ID)
 	}

@@ -57,7 +57,7 @@ func TestTrainingThatLearnsLittleIsTold(t *testing.T) {
 				codes, said = append(codes, w.Code), append(said, w.Message)
 			}
 		}}}
-		tr.warnings(1, c.adv, &c.lines, &c.m, 8)
+		tr.warnings(1, c.adv, &c.lines, &c.m, 8, false)
 		if strings.Join(codes, " ") != c.want || c.want != "" && !strings.Contains(said[0], c.within) {
 			t.Errorf("%s: warned %q %q, want %s with %q", name, codes, said, c.want, c.within)
 		}
