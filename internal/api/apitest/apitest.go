@@ -126,7 +126,8 @@ func create(t *testing.T, s Subject, ids ...fulgur.RolloutID) []fulgur.Rollout {
 }
 
 var (
-	okay   = fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeOK, Reason: "exit", Calls: 1}}
+	okay = fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeOK, Reason: "exit", Calls: 1,
+		Graded: &fulgur.Graded{Tests: &fulgur.TestsEnd{ExitCode: -1, TimedOut: true, Output: "late"}, Log: "why", Flags: []string{"conftest.py"}}}}
 	lost   = fulgur.AttemptReport{Phase: fulgur.PhaseEnded, Retry: true, Outcome: &fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "lost"}}
 	failed = fulgur.Outcome{Class: fulgur.OutcomeInfrastructure, Reason: "given up", Message: "the run has stopped"}
 )
