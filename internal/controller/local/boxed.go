@@ -29,16 +29,13 @@ type launch struct {
 
 // start starts the agent's program, in a sandbox if there is one.
 func (b *base) start(l launch) (*child, error) {
+	dog := b.watched()
 	if b.Sandbox == nil {
-		dog := b.watched()
 		p, err := b.forker.start(b.program, b.Command, &os.ProcAttr{Dir: l.dir, Env: l.env, Files: l.files[:], Sys: attributes(b.orphans)}, nil)
 		if err != nil {
 			return nil, spawnError(b.program, l.dir, err)
 		}
-		c := newChild(p, l.mark)
-		c.dog = dog
-		dog.begins(ident{c.pid, c.birth})
-		return c, nil
+		return newChild(p, l.mark, dog), nil
 	}
 	cell, err := b.Sandbox.Cell(sandbox.Command{Program: b.program, Args: b.Command, Dir: l.dir, Env: l.env, Files: l.files, Read: l.read, Write: l.write})
 	if err != nil {
@@ -51,7 +48,7 @@ func (b *base) start(l launch) (*child, error) {
 		cell.Abandon()
 		return nil, spawnError("the sandbox ("+cell.Name+")", "", err)
 	}
-	c := newChild(p, l.mark)
+	c := newChild(p, l.mark, dog)
 	c.cell = cell
 	cell.Begin()
 	return c, nil

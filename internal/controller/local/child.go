@@ -111,12 +111,13 @@ type child struct {
 	known    []ident // descendants seen when it was stopped
 }
 
-func newChild(p *os.Process, mark string) *child {
-	c := &child{pid: p.Pid, proc: p, mark: mark, gone: make(chan struct{})}
+func newChild(p *os.Process, mark string, dog *watchdog) *child {
+	c := &child{pid: p.Pid, proc: p, mark: mark, dog: dog, gone: make(chan struct{})}
 	if birth, ok := born(p.Pid); ok {
 		c.birth = birth
 		c.handle = fmt.Sprintf("%s:%d:%d", bootID(), p.Pid, birth)
 	}
+	dog.begins(ident{c.pid, c.birth})
 	return c
 }
 

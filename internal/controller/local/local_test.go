@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("FULGUR_TEST_BOXED"); dir != "" {
 		boxedController(dir)
 	}
+	if dir := os.Getenv("FULGUR_TEST_STUCK"); dir != "" {
+		stuckProcess(dir)
+	}
 	if dir := os.Getenv("FULGUR_TEST_WATCHED"); dir != "" {
 		watchedProcess(dir)
 	}

@@ -7,7 +7,7 @@
 // session is found too, also by the next controller after this one was killed.
 // On Linux the agent itself dies with the controller (PR_SET_PDEATHSIG); what it
 // started is ended by a watchdog, a process that waits for the controller's end
-// (Options.Watchdog), and in a sandbox dies with that. On macOS a process's
+// (Options.Watchdog), and in a sandbox dies with that, once that is set up. On macOS a process's
 // environment cannot be read: there the group and the descendants are covered,
 // daemons that left both are not.
 package local
@@ -59,8 +59,8 @@ type Options struct {
 	Hidden map[string]string
 
 	// Watchdog is the command line of a program that begins with Watch, such as this one with
-	// WatchCommand: one process that ends what agents without a sandbox have left when this one
-	// is killed; nil: only a successor does.
+	// WatchCommand: one process that ends what agents have left when this one is killed, and
+	// sandboxes that were being set up; nil: only a successor does.
 	Watchdog []string
 
 	Workers     int           // NewWorkers: how many at once, at least 1

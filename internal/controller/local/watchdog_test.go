@@ -2,6 +2,8 @@ package local
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fulgur-rl/fulgur/internal/controller/runnertest"
+	"github.com/fulgur-rl/fulgur/internal/controller/sandbox"
 )
 
 // brood starts what an agent may have below it, each of which writes its number to a file, and
@@ -75,6 +78,65 @@ func TestWatchdogEndsWhatAKilledRunnerLeaves(t *testing.T) {
 	if took := time.Since(began); took < 200*time.Millisecond {
 		t.Errorf("the last was dead after %s: one that does not heed SIGTERM has its grace", took)
 	}
+}
+
+// stuckProcess runs an agent in a sandbox with a watchdog, until it is killed. Its
+// bubblewrap gets no further than to the birth of its process inside.
+func stuckProcess(dir string) {
+	_ = os.Unsetenv("FULGUR_TEST_STUCK")
+	script := `#!/bin/sh
+test -e D/stuck || exec bwrap "$@"
+for a; do shift; test "$a" = --disable-userns || set -- "$@" "$a"; done
+exec bwrap --info-fd 8 --userns-block-fd 9 "$@" 8>D/info 9<>D/never
+`
+	bwrap := filepath.Join(dir, "bwrap")
+	err := errors.Join(syscall.Mkfifo(filepath.Join(dir, "never"), 0o600), os.WriteFile(bwrap, []byte(strings.ReplaceAll(script, "D/", dir+"/")), 0o755))
+	var box *sandbox.Box
+	if err == nil {
+		box, err = sandbox.New(sandbox.Options{Bwrap: bwrap})
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "stuck"), nil, 0o600)
+	}
+	var r *Processes
+	if err == nil {
+		r, err = New(Options{Command: []string{"/bin/true"}, Dir: dir, Scope: dir, Grace: 300 * time.Millisecond, Sandbox: box, Watchdog: []string{os.Args[0], WatchCommand}})
+	}
+	if err == nil {
+		_, err = r.Start(context.Background(), runnertest.Execution("a", ""))
+	}
+	if err == nil {
+		time.Sleep(time.Minute)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// bubblewrap's process inside does not die with the one outside until that has set up its
+// user namespace.
+func TestWatchdogEndsASandboxThatWasBeingSetUp(t *testing.T) {
+	needBwrap(t)
+	dir := t.TempDir()
+	c := exec.Command(os.Args[0])
+	c.Env, c.Stderr = append(os.Environ(), "FULGUR_TEST_STUCK="+dir), os.Stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var inside struct {
+		Pid int `json:"child-pid"`
+	}
+	runnertest.Until(t, "bubblewrap tells its process inside", func() bool {
+		b, _ := os.ReadFile(filepath.Join(dir, "info"))
+		return json.Unmarshal(b, &inside) == nil && inside.Pid > 0
+	})
+	t.Cleanup(func() {
+		if !runnertest.Dead(inside.Pid) {
+			_ = syscall.Kill(inside.Pid, syscall.SIGKILL)
+		}
+	})
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	runnertest.Until(t, "it is dead", func() bool { return runnertest.Dead(inside.Pid) })
 }
 
 // A watchdog holds nothing of its runner's, hears no signal that is the runner's to hear,
