@@ -27,7 +27,7 @@ type cluster struct {
 }
 
 func open() (*cluster, error) {
-	c := &cluster{dir: os.Getenv("FULGUR_KUBE"), qps: 200}
+	c := &cluster{dir: os.Getenv("FULGUR_TEST_KUBE"), qps: 200}
 	if c.dir == "" {
 		return nil, fmt.Errorf("no cluster: run this by test/kube/run.sh --with go run ./bench/kube")
 	}

@@ -1,6 +1,6 @@
 // Package cluster holds the tests that need a Kubernetes cluster: the runner of
 // Jobs on a real control plane, and the node of test/kube that they run on.
-// test/kube/run.sh (make test-kube) starts that cluster and runs them; FULGUR_KUBE
+// test/kube/run.sh (make test-kube) starts that cluster and runs them; FULGUR_TEST_KUBE
 // is its folder.
 package cluster
 
@@ -52,7 +52,7 @@ type box struct {
 // must be no Job and no pod left in it, unless the test says so by leave.
 func open(t *testing.T) *box {
 	t.Helper()
-	dir := os.Getenv("FULGUR_KUBE")
+	dir := os.Getenv("FULGUR_TEST_KUBE")
 	if dir == "" {
 		t.Skip("make test-kube starts a cluster and runs this")
 	}

@@ -42,7 +42,7 @@ spec:
 func TestConformance(t *testing.T) {
 	share := t.TempDir()
 	fresh := func(t *testing.T, s runnertest.Setup, ns string) controller.Runner {
-		o := options(t, os.Getenv("FULGUR_KUBE"), ns, share, strings.NewReplacer("BINARY", os.Args[0], "BINFOLDER", filepath.Dir(os.Args[0])).Replace(conformant))
+		o := options(t, os.Getenv("FULGUR_TEST_KUBE"), ns, share, strings.NewReplacer("BINARY", os.Args[0], "BINFOLDER", filepath.Dir(os.Args[0])).Replace(conformant))
 		o.Env = map[string]string{runnertest.AgentEnv: "process", "DO": "input.do"}
 		o.InputFile = s.Input == "file"
 		r, err := kube.New(o)

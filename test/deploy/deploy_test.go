@@ -27,7 +27,7 @@ import (
 const patience = 6 * time.Minute
 
 func TestCalcTrainsFromTheBase(t *testing.T) {
-	dir := os.Getenv("FULGUR_KUBE")
+	dir := os.Getenv("FULGUR_TEST_KUBE")
 	if dir == "" {
 		t.Skip("needs a cluster: make test-deploy starts one and runs this")
 	}

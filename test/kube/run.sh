@@ -9,7 +9,7 @@
 #   test/kube/run.sh -test.run CK_01     arguments go to the tests
 #   test/kube/run.sh --build             only builds, prints the folder of the binaries
 #   test/kube/run.sh --build-kubelet     the same of the kubelet that test/kubelet needs
-#   test/kube/run.sh --with CMD...       runs CMD with KUBECONFIG and FULGUR_KUBE set
+#   test/kube/run.sh --with CMD...       runs CMD with KUBECONFIG and FULGUR_TEST_KUBE set
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -68,7 +68,7 @@ until [ -f "$dir/ready" ]; do
 done
 grep -o 'ready;.*' "$dir/up.log" >/dev/null && echo "the cluster was ready in $(cat "$dir/ready") s"
 
-export KUBECONFIG=$dir/kubeconfig FULGUR_KUBE=$dir
+export KUBECONFIG=$dir/kubeconfig FULGUR_TEST_KUBE=$dir
 if [ "${1:-}" = --with ]; then shift; "$@" 9>&-; exit; fi
 cd ../..
 go test -c -o "$dir/cluster.test" ./test/cluster 9>&-

@@ -1,7 +1,7 @@
 // Package kubelet holds the tests that need the real kubelet, with containerd, runc
 // and pods that have a network: ends as it tells them, memory limits, and the
 // NetworkPolicy of a run, which an enforcer of the test's own makes true or leaves
-// alone. run.sh (make test-kubelet) starts the node and runs them; FULGUR_KUBELET
+// alone. run.sh (make test-kubelet) starts the node and runs them; FULGUR_TEST_KUBELET
 // is its folder.
 package kubelet
 
@@ -69,7 +69,7 @@ type node struct {
 // open waits for the node and makes a namespace.
 func open(t *testing.T) *node {
 	t.Helper()
-	dir := os.Getenv("FULGUR_KUBELET")
+	dir := os.Getenv("FULGUR_TEST_KUBELET")
 	if dir == "" {
 		t.Skip("make test-kubelet starts a node and runs this")
 	}

@@ -7,7 +7,7 @@
 #
 #   test/kubelet/run.sh                    the suite
 #   test/kubelet/run.sh -test.run Policy   arguments go to the tests
-#   test/kubelet/run.sh --with CMD...      runs CMD on the node, with KUBECONFIG and FULGUR_KUBELET set
+#   test/kubelet/run.sh --with CMD...      runs CMD on the node, with KUBECONFIG and FULGUR_TEST_KUBELET set
 #
 # KEEP=1 keeps the logs of a run that failed.
 set -euo pipefail
@@ -99,7 +99,7 @@ inside() {
   wait_for "the control plane" test -f kube/ready
   "$kubelet/kubelet" --config kubelet.yaml --kubeconfig kube/kubeconfig --hostname-override node-1 --node-ip 10.9.9.1 \
     --root-dir "$dir/lib" --cert-dir "$dir/pki" >kubelet.log 2>&1 9>&- &
-  export KUBECONFIG=$dir/kube/kubeconfig FULGUR_KUBELET=$dir
+  export KUBECONFIG=$dir/kube/kubeconfig FULGUR_TEST_KUBELET=$dir
   if [ "${1:-}" = --with ]; then shift; "$@" 9>&-; return; fi
   cd "$here"
   "$dir/agent/agent" -test.v -test.timeout 15m "$@" 9>&-

@@ -15,9 +15,9 @@ import (
 )
 
 // BenchmarkJobs is 200 no-op Jobs, by this runner and by kubectl, on the cluster of
-// FULGUR_KUBE (test/kube/run.sh --with go test -run ^$ -bench Jobs -benchtime 1x …).
+// FULGUR_TEST_KUBE (test/kube/run.sh --with go test -run ^$ -bench Jobs -benchtime 1x …).
 func BenchmarkJobs(b *testing.B) {
-	dir := os.Getenv("FULGUR_KUBE")
+	dir := os.Getenv("FULGUR_TEST_KUBE")
 	kubectl, err := exec.LookPath("kubectl")
 	if dir == "" || err != nil {
 		b.Skip("test/kube/run.sh --with starts a cluster; kubectl is what this is compared with")
