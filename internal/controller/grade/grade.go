@@ -76,7 +76,7 @@ type Grader struct {
 
 	mu      sync.Mutex
 	patches map[plan.Key]taken
-	copies  map[string]bool // that this process grades in
+	copies  map[string]bool // folders of state that are this process's
 }
 
 // taken is what was taken out of a workspace.
@@ -132,51 +132,6 @@ func (g *Grader) Takes(x plan.Exit, stopped bool) bool {
 	return g.Failures
 }
 
-// Take takes what an agent has left, when all of it is dead and before its
-// workspace is removed; work "": it had none.
-func (g *Grader) Take(key plan.Key, work string) {
-	t := taken{}
-	if work != "" {
-		t.patch, t.err = g.take(work)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if _, again := g.patches[key]; !again { // once
-		g.patches[key] = t
-	}
-}
-
-func (g *Grader) take(work string) (patch, error) {
-	// An agent may have put a link in the workspace's place.
-	parent, err := os.OpenRoot(filepath.Dir(work))
-	if err != nil {
-		return patch{}, err
-	}
-	defer func() { _ = parent.Close() }()
-	root, err := parent.OpenRoot(filepath.Base(work))
-	if err != nil {
-		return patch{}, err
-	}
-	defer func() { _ = root.Close() }()
-	var p fs.FS = emptyFS{}
-	if g.Pristine != "" {
-		p = os.DirFS(g.Pristine)
-	}
-	return takePatch(rootFS{root}, p, g.Paths, modulesOf(g.Tests), g.Size)
-}
-
-// Forget drops what was taken of attempts that nobody grades any more.
-func (g *Grader) Forget(keys ...plan.Key) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, k := range keys {
-		delete(g.patches, k)
-	}
-}
-
 // rootFS is a workspace: no link leads out of it, and nothing in it is waited for (a
 // pipe that somebody has put in a file's place).
 type rootFS struct{ root *os.Root }
@@ -215,6 +170,8 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	if !ok {
 		return controller.Grade{}, controller.ErrNothingLeft
 	}
+	name := controller.FileName(x.Key)
+	defer g.drop(name)
 	switch {
 	case machine(t.err):
 		return controller.Grade{}, fulgur.E(fulgur.KindExhausted, "", "what the agent left could not be read", t.err)
@@ -222,7 +179,7 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 		return controller.Grade{Graded: fulgur.Graded{Flags: []string{t.err.Error()}}}, nil
 	}
 	flags := t.refused
-	if t.shams > 0 && len(t.files) == 0 {
+	if t.shams > 0 && t.files == 0 {
 		return controller.Grade{Graded: fulgur.Graded{Flags: flags}}, nil // nothing is left that could be graded
 	}
 	select {
@@ -231,15 +188,7 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	case <-ctx.Done():
 		return controller.Grade{}, ctx.Err()
 	}
-	name := controller.FileName(x.Key)
-	g.copying(name, true)
-	defer g.copying(name, false)
-	dir := filepath.Join(g.state, name)
-	if err := controller.RemoveAll(dir); err != nil {
-		return controller.Grade{}, err
-	}
-	defer func() { _ = controller.RemoveAll(dir) }() // Sweep tries again
-	out, err := g.grade(ctx, dir, x, t.patch)
+	out, err := g.grade(ctx, filepath.Join(g.state, name), x, t.patch)
 	if machine(err) {
 		err = fulgur.E(fulgur.KindExhausted, "", "disk, memory, files or processes ran out", err)
 	}
@@ -249,38 +198,10 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	return out, err
 }
 
-func (g *Grader) copying(name string, yes bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if delete(g.copies, name); yes {
-		g.copies[name] = true
-	}
-}
-
-// Sweep removes the copies of a process that was killed while it graded. It is for
-// one that leads: nobody else grades in the same folder.
-func (g *Grader) Sweep() error {
-	if g == nil {
-		return nil
-	}
-	left, err := os.ReadDir(g.state)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, d := range left {
-		if !g.copies[d.Name()] {
-			err = errors.Join(err, controller.RemoveAll(filepath.Join(g.state, d.Name())))
-		}
-	}
-	return err
-}
-
 // machine says whether an error is that this machine has no more of something. (A
 // workspace can bring about other errors, and they must not be worth more than failing.)
 func machine(err error) bool {
-	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.ENOMEM, syscall.EAGAIN, syscall.EMFILE, syscall.ENFILE},
+	return errors.As(err, new(ours)) || slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.ENOMEM, syscall.EAGAIN, syscall.EMFILE, syscall.ENFILE},
 		func(e error) bool { return errors.Is(err, e) })
 }
 
@@ -320,15 +241,8 @@ func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p 
 		return out, err
 	}
 	defer func() { _ = root.Close() }()
-	for _, name := range slices.Sorted(maps.Keys(p.files)) {
-		switch err := lay(root, name, p.files[name]); {
-		case machine(err):
-			return out, fmt.Errorf("laying %s over the pristine copy: %w", name, err)
-		case err != nil: // a file where a folder is, a name that is too long
-			in.Refused = append(in.Refused, name+" (cannot be laid over the pristine copy)")
-		default:
-			in.Applied = append(in.Applied, name)
-		}
+	if err := g.layAll(root, filepath.Join(dir, leftFolder), &in); err != nil {
+		return out, err
 	}
 	if len(g.Tests) > 0 {
 		if in.Tests, err = g.test(ctx, x.Key, work, in.Applied); err != nil {
@@ -342,19 +256,6 @@ func (g *Grader) grade(ctx context.Context, dir string, x controller.Grading, p 
 	}
 	out.Reward, out.Log, err = g.ask(ctx, work, text)
 	return out, err
-}
-
-// lay writes an agent's file in a pristine copy.
-func lay(root *os.Root, name string, text []byte) error {
-	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
-	}
-	mode := fs.FileMode(0o644)
-	if st, err := root.Lstat(name); err == nil && st.Mode().IsRegular() {
-		mode = st.Mode().Perm() // a program stays one
-	}
-	_ = root.Remove(name)
-	return root.WriteFile(name, text, mode)
 }
 
 // test runs the tests; that they fail, hang or are killed is for the grader to
@@ -464,11 +365,15 @@ func run(ctx context.Context, box *sandbox.Box, p program) (*os.ProcessState, er
 	return box.Run(ctx, sandbox.Command{Program: path, Args: p.argv, Dir: p.dir, Env: p.env, Write: []string{p.write}}, sandbox.Pass{}, sandbox.Streams{In: p.in, Out: p.out, Err: p.err})
 }
 
-// Close closes what programs run in.
+// Close closes what programs run in, and drops what nobody has graded.
 func (g *Grader) Close() {
 	if g == nil {
 		return
 	}
+	g.mu.Lock()
+	left := slices.Collect(maps.Keys(g.patches))
+	g.mu.Unlock()
+	g.Forget(left...)
 	for _, b := range []*sandbox.Box{g.TestBox, g.Box} {
 		if b != nil {
 			b.Close()

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,6 +127,34 @@ func TestTakenOnceAndForgotten(t *testing.T) {
 	(*Grader)(nil).Forget(key)
 }
 
+// What agents leave waits on disk: many may end at once.
+func TestWhatWasTakenWaitsOnDisk(t *testing.T) {
+	g := grader(t, Options{Size: 40 << 20}, nil)
+	work := workspace(t, map[string]string{"big": strings.Repeat("x", 8<<20), "src/a": "a"})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	keys := []plan.Key{}
+	for i := range 4 {
+		keys = append(keys, plan.Key{Rollout: fulgur.RolloutID(rune('a' + i)), Attempt: "0"})
+		g.Take(keys[i], work)
+	}
+	if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 8<<20 {
+		t.Errorf("%d bytes of memory for four that left 8 MiB each", after.TotalAlloc-before.TotalAlloc)
+	}
+	if err := g.Sweep(); err != nil { // leaves what is this process's
+		t.Error(err)
+	}
+	got, err := g.Grade(t.Context(), controller.Grading{Key: keys[0], Input: []byte("{}")})
+	if err != nil || got.Reward != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	g.Forget(keys[1], keys[2])
+	g.Close()
+	if left, _ := os.ReadDir(g.state); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
 // A process that is killed while it grades leaves a copy, which the next one removes.
 func TestSweepRemovesWhatWasLeft(t *testing.T) {
 	g := grader(t, Options{}, nil)
@@ -135,7 +164,7 @@ func TestSweepRemovesWhatWasLeft(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(g.state+"/old.0/work", 0o755), os.MkdirAll(g.state+"/mine.0", 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	g.copying("mine.0", true)
+	g.copies["mine.0"] = true
 	if err := g.Sweep(); err != nil {
 		t.Error(err)
 	}
@@ -155,9 +184,11 @@ func TestWorkspaceIsReadWithCare(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Chmod(dir+"/locked", 0o755) })
 	g := grader(t, Options{}, nil)
-	p, err := g.take(dir)
-	if err != nil || string(p.files["b.py"]) != "b" || p.shams < 3 {
-		t.Errorf("%v, refused %q, %v", p.files, p.refused, err)
+	into := filepath.Join(t.TempDir(), "a.0")
+	p, err := g.take(dir, into)
+	text, _ := os.ReadFile(filepath.Join(into, leftFolder, "b.py"))
+	if err != nil || string(text) != "b" || p.shams < 3 {
+		t.Errorf("%q, refused %q, %v", text, p.refused, err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

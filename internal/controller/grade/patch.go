@@ -15,9 +15,9 @@ import (
 // patch is what an agent has left in its workspace: files that are others than
 // the pristine ones.
 type patch struct {
-	files   map[string][]byte // to be graded, by path
-	refused []string          // path and why: not laid over the pristine copy
-	shams   int               // of refused: what decides how work is tested, and is no work
+	files   int      // to be graded
+	refused []string // path and why: not laid over the pristine copy
+	shams   int      // of refused: what decides how work is tested, and is no work
 }
 
 const (
@@ -36,9 +36,10 @@ func (e excess) Error() string { return string(e) }
 // takePatch compares a workspace with the pristine folder. Only regular files that are
 // others count, at most size bytes together; what no pattern of paths allows, or decides how tests run, or
 // stands in for a module that tests are run with (modules, besides the known ones), is refused, unless a
-// pattern names it without a wildcard. A file that the agent deleted stays as it was.
-func takePatch(work, pristine fs.FS, paths, modules []string, size int64) (patch, error) {
-	p := patch{files: map[string][]byte{}}
+// pattern names it without a wildcard. A file that the agent deleted stays as it was. put
+// gets what counts, one by one.
+func takePatch(work, pristine fs.FS, paths, modules []string, size int64, put func(name string, text io.Reader) error) (patch, error) {
+	p := patch{}
 	var total int64
 	seen := 0
 	refuse := func(name, why string, sham bool) {
@@ -104,10 +105,10 @@ func takePatch(work, pristine fs.FS, paths, modules []string, size int64) (patch
 		if total += info.Size(); total > size {
 			return excess(fmt.Sprintf("the agent's files are more than reward.size (%d bytes)", size))
 		}
-		if len(p.files) >= maxFiles {
+		if p.files >= maxFiles {
 			return excess(fmt.Sprintf("the agent left more than %d changed files", maxFiles))
 		}
-		text, err := read(work, name, info.Size())
+		f, err := work.Open(name)
 		if errors.Is(err, fs.ErrPermission) {
 			refuse(name, "cannot be read", true)
 			return nil
@@ -115,21 +116,12 @@ func takePatch(work, pristine fs.FS, paths, modules []string, size int64) (patch
 		if err != nil {
 			return err
 		}
-		p.files[name] = text
-		return nil
+		defer func() { _ = f.Close() }()
+		p.files++
+		// As far as it was when it was looked at: what an agent's worker still does to it has no end.
+		return put(name, io.LimitReader(f, info.Size()))
 	})
 	return p, err
-}
-
-// read reads a file as far as it was when it was looked at: what an agent's worker
-// still does to it has no end.
-func read(work fs.FS, name string, size int64) ([]byte, error) {
-	f, err := work.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	return io.ReadAll(io.LimitReader(f, size))
 }
 
 // equal says whether a file of so many bytes is as it was.

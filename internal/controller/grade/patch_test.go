@@ -1,6 +1,7 @@
 package grade
 
 import (
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -10,6 +11,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// kept is what a patch puts where.
+type kept map[string]string
+
+func (k kept) put(name string, text io.Reader) error {
+	b, err := io.ReadAll(text)
+	k[name] = string(b)
+	return err
+}
 
 func TestTakePatch(t *testing.T) {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text), Mode: 0o644} }
@@ -41,11 +51,12 @@ func TestTakePatch(t *testing.T) {
 		"a link":                             {fstest.MapFS{"calc.py": &fstest.MapFile{Data: []byte("/etc/passwd"), Mode: os.ModeSymlink}}, nil, nil, "calc.py (no regular file)", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := takePatch(test.work, pristine, test.paths, modulesOf([]string{"sh", "-c", "exec /usr/bin/python3 -P -m checks.all -v"}), 1000)
+			put := kept{}
+			p, err := takePatch(test.work, pristine, test.paths, modulesOf([]string{"sh", "-c", "exec /usr/bin/python3 -P -m checks.all -v"}), 1000, put.put)
 			if err != nil {
 				t.Fatal(err)
 			}
-			files := slices.Sorted(maps.Keys(p.files))
+			files := slices.Sorted(maps.Keys(put))
 			if d := cmp.Diff(test.files, files); d != "" {
 				t.Errorf("files (-want +got):\n%s", d)
 			}
@@ -54,7 +65,7 @@ func TestTakePatch(t *testing.T) {
 			}
 		})
 	}
-	if _, err := takePatch(fstest.MapFS{"big": file(strings.Repeat("x", 2000))}, pristine, nil, nil, 1000); err == nil {
+	if _, err := takePatch(fstest.MapFS{"big": file(strings.Repeat("x", 2000))}, pristine, nil, nil, 1000, kept{}.put); err == nil {
 		t.Error("more than the size was taken")
 	}
 }
@@ -65,15 +76,15 @@ func TestOnlyWhatIsGradedCounts(t *testing.T) {
 	big := &fstest.MapFile{Data: make([]byte, 5000), Mode: 0o644}
 	other := &fstest.MapFile{Data: []byte(strings.Repeat("x", 5000)), Mode: 0o644}
 	pristine := fstest.MapFS{"model.bin": big, "data.bin": big}
-	p, err := takePatch(fstest.MapFS{"model.bin": big, "data.bin": other, "lib.so": other, "notes": other, "src/a.py": {Data: []byte("a")}}, pristine, []string{"src/"}, nil, 10)
-	if err != nil || len(p.files) != 1 || len(p.refused) != 3 {
-		t.Errorf("%v, refused %q, %v", p.files, p.refused, err)
+	p, err := takePatch(fstest.MapFS{"model.bin": big, "data.bin": other, "lib.so": other, "notes": other, "src/a.py": {Data: []byte("a")}}, pristine, []string{"src/"}, nil, 10, kept{}.put)
+	if err != nil || p.files != 1 || len(p.refused) != 3 {
+		t.Errorf("%d, refused %q, %v", p.files, p.refused, err)
 	}
 }
 
 func TestWhatIsLeftIsBounded(t *testing.T) {
 	deep := strings.Repeat("d/", maxDepth+1) + "f"
-	_, err := takePatch(fstest.MapFS{deep: {}}, emptyFS{}, nil, nil, 1000)
+	_, err := takePatch(fstest.MapFS{deep: {}}, emptyFS{}, nil, nil, 1000, kept{}.put)
 	if machine(err) || err == nil {
 		t.Errorf("folders in one another: %v", err)
 	}
