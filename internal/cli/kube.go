@@ -95,8 +95,10 @@ func kubeOptions(f *runFile) (kube.Options, error) {
 	if err != nil {
 		return o, usageErr(fulgur.E(fulgur.KindInvalid, "check the runner", "the Job template can't be read: name a file (runner.job_template)", err))
 	}
-	o.Template, err = kube.ParseTemplate(f.Runner.JobTemplate, string(src))
-	return o, err
+	if o.Template, err = kube.ParseTemplate(f.Runner.JobTemplate, string(src)); err != nil {
+		return o, usageErr(err)
+	}
+	return o, nil
 }
 
 // sampleRows is how many rows of each file of data a Job is made of, on trial, when a

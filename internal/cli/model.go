@@ -25,7 +25,7 @@ const builtinPrefix = "builtin:"
 func modelFiles(name, dir string) (fs.FS, error) {
 	if b, ok := strings.CutPrefix(name, builtinPrefix); ok {
 		if b != "calc" {
-			return nil, notFound("open model "+name, "the built-in models are: builtin:calc")
+			return nil, usageErr(notFound("open model "+name, "the built-in models are: builtin:calc"))
 		}
 		return fs.Sub(calc.Files, "model")
 	}

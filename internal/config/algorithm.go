@@ -8,7 +8,11 @@ func (c *checker) algorithm() {
 		c.fail("algorithm.group_size", "%s compares the rollouts of a group: want at least 2", a.Estimator)
 	}
 	if a.Minibatches > a.GroupsPerStep {
-		c.fail("algorithm.minibatches", "%d groups cannot be divided over %d optimizer steps", a.GroupsPerStep, a.Minibatches)
+		if key := "algorithm.minibatches"; c.wrote(key) {
+			c.fail(key, "%d groups cannot be divided over %d optimizer steps: at most %d (algorithm.groups_per_step)", a.GroupsPerStep, a.Minibatches, a.GroupsPerStep)
+		} else {
+			c.fail("algorithm.groups_per_step", "%d cannot be divided over the %d optimizer steps of a step, which are the default: add algorithm.minibatches: %d, or more groups", a.GroupsPerStep, a.Minibatches, a.GroupsPerStep)
+		}
 	}
 	if a.Estimator != "grpo" {
 		c.noEffect("algorithm.normalize_std", "with estimator "+a.Estimator)

@@ -226,6 +226,7 @@ func TestRefused(t *testing.T) {
 		"the whole input given to the agent":                 {"data: {train: t}\nagent: {command: [a], input: {env: {Q: input}}}\nreward: {builtin: final-answer, expected: input.answer}", `Q would show the agent input.answer`},
 		"steps and epochs":                                   {small + "steps: 3\nepochs: 1", `epochs: set steps or epochs, not both`},
 		"a group of one":                                     {small + "algorithm: {group_size: 1}", `want at least 2`},
+		"fewer groups than optimizer steps by default":       {small + "algorithm: {groups_per_step: 1}", `algorithm.groups_per_step: 1 cannot be divided over the 2 optimizer steps of a step, which are the default: add algorithm.minibatches: 1`},
 		"more optimizer steps than groups":                   {small + "algorithm: {groups_per_step: 2, minibatches: 4}", `2 groups cannot be divided over 4`},
 		"one bound too many":                                 {small + "algorithm: {clip: [0.1, 0.2, 0.3]}", `algorithm.clip: want two numbers [low, high], got 3`},
 		"a key twice":                                        {small + "steps: 1\nsteps: 2", `run.yaml:7:1: mapping key "steps" already defined`},
