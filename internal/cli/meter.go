@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -65,7 +66,11 @@ func selfCPU() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// buildAgent runs agent.build once, in the run file's folder.
+// buildDelay is how long what a build has left behind may hold its output.
+const buildDelay = time.Second
+
+// buildAgent runs agent.build once, in the run file's folder, and ends what it leaves
+// running.
 func (a *app) buildAgent(ctx context.Context, r *runFile, dir runDir, m *meter) error {
 	build := config.Expand(r.Agent.Build, string(dir))
 	if len(build) == 0 {
@@ -74,7 +79,16 @@ func (a *app) buildAgent(ctx context.Context, r *runFile, dir runDir, m *meter) 
 	c := exec.CommandContext(ctx, build[0], build[1:]...)
 	c.Dir = r.Dir
 	c.Env = append(c.Environ(), r.buildEnv...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = buildDelay // a daemon that it leaves may hold its output
 	out, err := c.CombinedOutput()
+	if c.ProcessState != nil {
+		_ = syscall.Kill(-c.ProcessState.Pid(), syscall.SIGKILL) // what it left behind
+	}
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it has ended well
+	}
 	if c.ProcessState != nil && m != nil {
 		m.build = c.ProcessState.UserTime() + c.ProcessState.SystemTime()
 	}
