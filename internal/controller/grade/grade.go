@@ -179,7 +179,7 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 		return controller.Grade{Graded: fulgur.Graded{Flags: []string{t.err.Error()}}}, nil
 	}
 	flags := t.refused
-	if t.shams > 0 && t.files == 0 {
+	if t.shams+t.usual > 0 && t.files == 0 {
 		return controller.Grade{Graded: fulgur.Graded{Flags: flags}}, nil // nothing is left that could be graded
 	}
 	select {

@@ -18,6 +18,7 @@ type patch struct {
 	files   int      // to be graded
 	refused []string // path and why: not laid over the pristine copy
 	shams   int      // of refused: what decides how work is tested, and is no work
+	usual   int      // of refused: that too, but interpreters and package managers leave it by themselves
 }
 
 const (
@@ -27,6 +28,9 @@ const (
 	maxSeen      = 1_000_000 // files and folders of a workspace that are looked at
 	maxDepth     = 200       // of folders in one another
 )
+
+// deciding is why files are refused that decided names.
+const deciding = "decides how tests run"
 
 // excess is an error that is the agent's doing: it left too much.
 type excess string
@@ -42,8 +46,11 @@ func takePatch(work, pristine fs.FS, paths, modules []string, size int64, put fu
 	p := patch{}
 	var total int64
 	seen := 0
-	refuse := func(name, why string, sham bool) {
-		if sham {
+	refuse := func(name, why string, sham, dir bool) {
+		switch {
+		case sham && why == deciding && leftover(pristine, name, modules, dir):
+			p.usual++
+		case sham:
 			p.shams++
 		}
 		if len(p.refused) < maxRefused {
@@ -56,27 +63,27 @@ func takePatch(work, pristine fs.FS, paths, modules []string, size int64, put fu
 		}
 		switch {
 		case !fs.ValidPath(name): // bytes that are no text
-			refuse(strings.ToValidUTF8(name, "\uFFFD"), "no name of a file", true)
+			refuse(strings.ToValidUTF8(name, "\uFFFD"), "no name of a file", true, false)
 			if d.IsDir() {
 				return fs.SkipDir
 			}
 			return nil
 		case errors.Is(err, fs.ErrPermission): // the agent locked it
-			refuse(name, "cannot be read", true)
+			refuse(name, "cannot be read", true, false)
 			return fs.SkipDir
 		case err != nil:
 			return err
 		case d.IsDir():
 			if decided(name, paths) && !has(pristine, name) {
-				refuse(name, "decides how tests run", true)
+				refuse(name, deciding, true, true)
 				return fs.SkipDir
 			}
-			if path.Base(name) == ".git" || path.Base(name) == "__pycache__" { // a checkout's own
+			if slices.Contains([]string{".git", "__pycache__", ".pytest_cache"}, path.Base(name)) { // a checkout's own
 				return fs.SkipDir
 			}
 			return nil
 		case !d.Type().IsRegular():
-			refuse(name, "no regular file", true)
+			refuse(name, "no regular file", true, false)
 			return nil
 		}
 		info, err := d.Info()
@@ -90,16 +97,16 @@ func takePatch(work, pristine fs.FS, paths, modules []string, size int64, put fu
 		switch {
 		case slices.Contains(paths, name):
 		case decided(name, paths):
-			refuse(name, "decides how tests run", true)
+			refuse(name, deciding, true, false)
 			return nil
 		case shadows(pristine, name, modules):
-			refuse(name, "stands in for a module that tests are run with", true)
+			refuse(name, "stands in for a module that tests are run with", true, false)
 			return nil
 		case info.Mode()&0o111 != 0 && onPath(path.Base(name)):
-			refuse(name, "stands in for a program of the system", true)
+			refuse(name, "stands in for a program of the system", true, false)
 			return nil
 		case !allowed(paths, name):
-			refuse(name, "not in reward.paths", false)
+			refuse(name, "not in reward.paths", false, false)
 			return nil
 		}
 		if total += info.Size(); total > size {
@@ -110,7 +117,7 @@ func takePatch(work, pristine fs.FS, paths, modules []string, size int64, put fu
 		}
 		f, err := work.Open(name)
 		if errors.Is(err, fs.ErrPermission) {
-			refuse(name, "cannot be read", true)
+			refuse(name, "cannot be read", true, false)
 			return nil
 		}
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 // their place, whatever the work is: an interpreter, a build tool or a test runner reads
 // them by itself.
 var decides = slices.Concat(
-	strings.Fields("conftest.py sitecustomize.py usercustomize.py *.pth *.pyc *.egg-link __pycache__ pytest.ini .pytest.ini pytest.toml .pytest.toml tox.ini setup.cfg pyproject.toml .coveragerc"),
+	strings.Fields("conftest.py sitecustomize.py usercustomize.py *.pth *.pyc *.egg-link __pycache__ .pytest_cache pytest.ini .pytest.ini pytest.toml .pytest.toml tox.ini setup.cfg pyproject.toml .coveragerc"),
 	strings.Fields("package.json node_modules __mocks__ .npmrc .babelrc* babel.config.* tsconfig*.json jest.config.* vite.config.* vitest.config.* vitest.workspace.* .mocharc* playwright.config.* bunfig.toml deno.json*"),
 	strings.Fields("go.mod go.sum go.work vendor/modules.txt Cargo.toml Cargo.lock build.rs .cargo"),
 	strings.Fields("Makefile makefile GNUmakefile CMakeLists.txt pom.xml .mvn *.gradle *.gradle.kts gradle.properties Rakefile Gemfile* .rspec phpunit.xml* composer.json"),
@@ -67,6 +67,16 @@ func shadows(pristine fs.FS, name string, modules []string) bool {
 		return false
 	}
 	return !has(pristine, module+".py") && !has(pristine, module+"/__init__.py") // the project's own
+}
+
+// leftover says whether what decides how tests run is what running code or installing
+// packages leaves by itself: it is refused, but no trick.
+func leftover(pristine fs.FS, name string, modules []string, dir bool) bool {
+	if dir {
+		return slices.Contains([]string{"__pycache__", ".pytest_cache", "node_modules"}, path.Base(name))
+	}
+	source, compiled := strings.CutSuffix(name, ".pyc")
+	return compiled && !has(pristine, name) && !shadows(pristine, source+".py", modules)
 }
 
 var moduleArgument = regexp.MustCompile(`(?:^|[\s/])(?:python|pypy)[\d.]*(?:\s+-[XW]\s+\S+|\s+-\S+)*?\s+-\w*?m\s*([A-Za-z_]\w*)`)
