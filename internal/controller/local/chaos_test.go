@@ -71,7 +71,7 @@ func chaos(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- ctrl.Run(ctx) }()
-	mine := r.(*Processes).owner
+	mine := r.(unproven).owner
 	scope, _, _ := strings.Cut(mine, "/")
 	runnertest.Until(t, "no process is left", func() bool {
 		return len(marked(func(m string) bool { return strings.HasPrefix(m, scope+"/") })) == 0
