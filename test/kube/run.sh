@@ -9,8 +9,9 @@
 #   test/kube/run.sh -test.run CK_01     arguments go to the tests
 #   test/kube/run.sh --build             only builds, prints the folder of the binaries
 #   test/kube/run.sh --build-kubelet     the same of the kubelet that test/kubelet needs
-#   test/kube/run.sh --with CMD...       runs CMD with KUBECONFIG and FULGUR_TEST_KUBE set
+#   test/kube/run.sh --with CMD...       runs CMD, in this folder, with KUBECONFIG and FULGUR_TEST_KUBE set
 set -euo pipefail
+from=$PWD
 cd "$(dirname "$0")"
 
 # build NAME PACKAGES prints the folder of the binaries; it is kept by what goes into them.
@@ -69,7 +70,7 @@ done
 grep -o 'ready;.*' "$dir/up.log" >/dev/null && echo "the cluster was ready in $(cat "$dir/ready") s"
 
 export KUBECONFIG=$dir/kubeconfig FULGUR_TEST_KUBE=$dir
-if [ "${1:-}" = --with ]; then shift; "$@" 9>&-; exit; fi
+if [ "${1:-}" = --with ]; then shift; cd "$from"; "$@" 9>&-; exit; fi
 cd ../..
 go test -c -o "$dir/cluster.test" ./test/cluster 9>&-
 cd test/cluster
