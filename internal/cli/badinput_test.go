@@ -319,11 +319,11 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int{
 		"at the first checkpoint": 1_000_000, // the weights have 1.4 MB
-		"in the record":           150_000,
+		"in the record":           260_000,
 		"at once":                 2_000,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && limit == 150_000 {
+			if testing.Short() && limit == 260_000 {
 				t.Skip("the trainer asks the store again for ten seconds")
 			}
 			t.Parallel()
