@@ -68,7 +68,9 @@ func (p *packer) add(name string, d fs.DirEntry, err error) error {
 		return err
 	case err != nil || !fs.ValidPath(name):
 		// A folder that nobody can read, a name that is no text: the agent's doing.
+		// Its number tells it from others that read alike, and from itself as a folder.
 		h.Typeflag, h.Linkname = tar.TypeSymlink, RefusedLink
+		h.Name = fmt.Sprintf("%s (%d)", strings.ToValidUTF8(h.Name[:min(len(h.Name), 100)], ""), p.n)
 		if err := p.t.WriteHeader(h); err != nil || !d.IsDir() {
 			return err
 		}

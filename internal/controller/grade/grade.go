@@ -141,6 +141,9 @@ func (r rootFS) Open(name string) (fs.File, error) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
 	f, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.EAGAIN) { // somebody of the agent's holds a lease on it: no lack of this machine's
+		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +176,7 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	name := controller.FileName(x.Key)
 	defer g.drop(name)
 	switch {
-	case machine(t.err):
+	case Machine(t.err):
 		return controller.Grade{}, fulgur.E(fulgur.KindExhausted, "", "what the agent left could not be read", t.err)
 	case t.err != nil: // too much, or of a kind that is no work: the agent's doing
 		return controller.Grade{Graded: fulgur.Graded{Flags: []string{t.err.Error()}}}, nil
@@ -189,7 +192,7 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 		return controller.Grade{}, ctx.Err()
 	}
 	out, err := g.grade(ctx, filepath.Join(g.state, name), x, t.patch)
-	if machine(err) {
+	if Machine(err) {
 		err = fulgur.E(fulgur.KindExhausted, "", "disk, memory, files or processes ran out", err)
 	}
 	if t.shams > 0 { // files beside the work are no trick
@@ -198,9 +201,9 @@ func (g *Grader) Grade(ctx context.Context, x controller.Grading) (controller.Gr
 	return out, err
 }
 
-// machine says whether an error is that this machine has no more of something. (A
+// Machine says whether an error is that this machine has no more of something. (A
 // workspace can bring about other errors, and they must not be worth more than failing.)
-func machine(err error) bool {
+func Machine(err error) bool {
 	return errors.As(err, new(ours)) || slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.ENOMEM, syscall.EAGAIN, syscall.EMFILE, syscall.ENFILE},
 		func(e error) bool { return errors.Is(err, e) })
 }
@@ -278,7 +281,7 @@ func (g *Grader) test(ctx context.Context, key plan.Key, work string, applied []
 // again says whether an error is not the program's that could not be run.
 func again(err error) bool {
 	k := fulgur.KindOf(err)
-	return machine(err) || k == fulgur.KindExhausted || k == fulgur.KindUnavailable || k == fulgur.KindTimeout
+	return Machine(err) || k == fulgur.KindExhausted || k == fulgur.KindUnavailable || k == fulgur.KindTimeout
 }
 
 // here runs the tests as a process of this machine.

@@ -120,7 +120,7 @@ func (g *Grader) layAll(copied *os.Root, left string, in *graderInput) error {
 		}
 		defer func() { _ = f.Close() }()
 		switch err := lay(copied, name, f); {
-		case machine(err):
+		case Machine(err):
 			return fmt.Errorf("laying %s over the pristine copy: %w", name, err)
 		case err != nil: // a file where a folder is, a name that is too long
 			in.Refused = append(in.Refused, name+" (cannot be laid over the pristine copy)")

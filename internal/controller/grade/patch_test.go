@@ -86,7 +86,7 @@ func TestOnlyWhatIsGradedCounts(t *testing.T) {
 func TestWhatIsLeftIsBounded(t *testing.T) {
 	deep := strings.Repeat("d/", maxDepth+1) + "f"
 	_, err := takePatch(fstest.MapFS{deep: {}}, emptyFS{}, nil, nil, 1000, kept{}.put)
-	if machine(err) || err == nil {
+	if Machine(err) || err == nil {
 		t.Errorf("folders in one another: %v", err)
 	}
 }

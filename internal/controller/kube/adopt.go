@@ -27,6 +27,9 @@ const adoptLimit = time.Minute
 // with nobody knowing how: it is not run again.
 func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.Key, error) {
 	const op = "take over the Jobs of an earlier controller"
+	if err := r.grader.Sweep(); err != nil {
+		r.log.Warn("what an earlier controller was grading could not be removed", "err", err)
+	}
 	selector := labelScope + "=" + r.scope
 	jobs := &stream[batchv1.Job]{c: r.c, path: r.c.path("batch/v1/jobs"), selector: selector, log: r.log}
 	all, at, err := jobs.all(ctx)

@@ -281,7 +281,7 @@ func (r *Runner) tellSlow(now time.Time) {
 func (r *Runner) podless() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, a := range r.live {
+	for _, a := range r.byName { // Jobs of tests too, which are in no other list
 		if a.uid != "" && a.pod == nil && !a.stopping && time.Since(a.created) > explainEvery/3 && !suspended(a.job) {
 			return true
 		}

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -36,7 +35,6 @@ type Artifacts interface {
 const (
 	takeLimit  = 3 * time.Minute // from an agent's end to its workspace's arrival
 	testsTick  = 100 * time.Millisecond
-	testsBytes = 8 << 20 // bytes of what tests print that are read
 	cleanLimit = 30 * time.Second
 	copyPrefix = "tests-" // of artifacts that tests' pods fetch
 )
@@ -182,11 +180,30 @@ func (r *Runner) fetch(ctx context.Context, key plan.Key) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := grade.Unpack(body, dir, r.workSize()); err != nil {
+	src := &source{Reader: body}
+	switch err := grade.Unpack(src, dir, r.workSize()); {
+	case err != nil && (src.err != nil || grade.Machine(err)):
 		return err
+	case err != nil: // how its files are called, and who may read them, is the agent's doing
+		r.grader.Refuse(key, "the workspace cannot be unpacked: "+err.Error())
+	default:
+		r.grader.Take(key, dir)
 	}
-	r.grader.Take(key, dir)
 	return nil
+}
+
+// source notes an error of the server's, or of the way to it.
+type source struct {
+	io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
 }
 
 // refuse notes why a workspace was not handed over.
@@ -215,7 +232,7 @@ func (r *Runner) test(ctx context.Context, t grade.Test) (exit int, err error) {
 		return -1, fulgur.E(fulgur.KindUnavailable, "", "nobody knows the Job of its agent, which its tests' is made of", nil)
 	}
 	o, err := r.testObjects(of.job, of.agent, t, artifact, secret)
-	if of.jobGone { // it was stopped: what belongs to it would go too
+	if err == nil && of.jobGone { // it was stopped: what belongs to it would go too
 		o.job.OwnerReferences = nil
 	}
 	r.mu.Unlock()
@@ -384,11 +401,21 @@ func (r *Runner) testsLog(ctx context.Context, a *attempt, out io.Writer) error 
 	if pod == nil {
 		return fulgur.E(fulgur.KindUnavailable, "", "nobody saw the tests' pod", nil)
 	}
-	var raw []byte
-	q := url.Values{"container": {testsName}, "limitBytes": {strconv.Itoa(testsBytes)}, "tailLines": {"20000"}}
-	if err := r.c.persist(ctx, http.MethodGet, r.c.path("v1/pods/"+pod.Name+"/log"), q, nil, &raw); err != nil {
-		return fulgur.E(fulgur.KindUnavailable, "", "what the tests have printed cannot be read", err)
+	ctx, done := context.WithTimeout(ctx, takeLimit)
+	defer done()
+	for {
+		// Whole: what is kept of it, and that its end is, is for out to see to.
+		resp, err := r.c.send(ctx, http.MethodGet, r.c.path("v1/pods/"+pod.Name+"/log"), url.Values{"container": {testsName}}, nil)
+		if err != nil && broken(err) && pause(ctx, testsTick) {
+			continue
+		}
+		if err == nil {
+			_, err = io.Copy(out, resp.Body)
+			_ = resp.Body.Close()
+		}
+		if err != nil {
+			return fulgur.E(fulgur.KindUnavailable, "", "what the tests have printed cannot be read", err)
+		}
+		return nil
 	}
-	_, err := out.Write(raw)
-	return err
 }
