@@ -331,6 +331,9 @@ func (r *Runner) List(context.Context) ([]plan.Key, error) {
 // runner that leads again goes on with what it started itself.
 func (r *Runner) Adopt(ctx context.Context, left []controller.Leftover) ([]plan.Key, error) {
 	const op = "find the containers of an earlier controller"
+	if err := r.grader.Sweep(); err != nil {
+		r.Log.Warn("what an earlier controller was grading could not be removed", "err", err)
+	}
 	out, err := r.client.run(ctx, "ps", "--all", "--quiet", "--no-trunc", "--filter", "label="+labelScope+"="+r.scope)
 	if err != nil {
 		return nil, fulgur.E(fulgur.KindUnavailable, op, "the container program does not list them", err)

@@ -30,6 +30,7 @@ const (
 // one is gone without a word: it holds the read end of a pipe whose write end is here
 // alone. A nil one does nothing.
 type watchdog struct {
+	proc *os.Process
 	pid  int
 	gone chan struct{}
 	log  *slog.Logger
@@ -62,7 +63,7 @@ func startWatchdog(command []string, owner string, grace time.Duration, log *slo
 		_ = w.Close()
 		return fail(err)
 	}
-	d := &watchdog{pid: p.Pid, gone: make(chan struct{}), log: log, pipe: w}
+	d := &watchdog{proc: p, pid: p.Pid, gone: make(chan struct{}), log: log, pipe: w}
 	go func() { // until close, or somebody's kill
 		defer close(d.gone)
 		_, _ = p.Wait()
@@ -86,6 +87,7 @@ func (d *watchdog) tell(what byte, leader ident) {
 	_ = d.pipe.SetWriteDeadline(time.Now().Add(watchdogTalk))
 	if _, err := fmt.Fprintf(d.pipe, "%c %d %d\n", what, leader.pid, leader.birth); err != nil {
 		d.lost = true
+		_ = d.proc.Kill() // it would act on what it no longer hears of
 		d.log.Warn("the process that ends agents when this one is killed is gone: children of agents would outlive a kill -9", "err", err)
 	}
 }
