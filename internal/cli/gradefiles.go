@@ -27,11 +27,11 @@ func scriptOf(command []string) string {
 	if len(command) == 0 || !slices.Contains(interpreters, filepath.Base(command[0])) {
 		return ""
 	}
-	for _, a := range command[1:] {
+	for i, a := range command[1:] {
 		switch {
-		case a == "-m" || a == "-c" || a == "-e":
+		case a == "-m" || a == "-e" || strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && strings.HasSuffix(a, "c"):
 			return ""
-		case programFile.MatchString(a):
+		case programFile.MatchString(a) && !strings.HasPrefix(command[i], "--"): // else it may be a flag's value
 			return a
 		}
 	}
@@ -70,7 +70,8 @@ func missingTests(r *runFile, tell func(file string, sure bool)) {
 				continue
 			}
 		}
-		tell(a, (program || i == 0) && !grade.MayBring(r.Reward.Paths, name))
+		// What is no program's own script may be a pattern, or a flag's value.
+		tell(a, (i == 0 || program && a == scriptOf(r.Reward.Tests)) && !grade.MayBring(r.Reward.Paths, name))
 	}
 }
 

@@ -129,7 +129,7 @@ func (j *evalJob) run(ctx context.Context) (err error) {
 	run := fulgur.RunID(j.file.Run)
 	s, err := openServer(ctx, serverOptions{
 		Store: "sqlite:" + work.store(), Listen: "127.0.0.1:0", Key: key, Gateway: gateway.Options{Run: run, Model: modelName(j.file.File)},
-		Renderer: rend, Local: eng, ContextLength: info.ContextLength, Limits: modelLimits{Vocabulary: info.VocabSize}, History: j.file.History, Log: log,
+		Renderer: rend, Local: eng, ContextLength: info.ContextLength, Limits: modelLimits{Vocabulary: info.VocabSize}, History: j.file.History, Artifacts: artifactBytes(j.file), Log: log,
 	})
 	if err != nil {
 		return err

@@ -197,8 +197,10 @@ func (b *batch) report(e *entry, aid fulgur.AttemptID, r *fulgur.AttemptReport) 
 		return e.Rollout
 	}
 	e = e.clone()
-	a := e.find(aid) // not ended, so it is the last one
-	a.Why = r.Why
+	a := e.find(aid)                         // not ended, so it is the last one
+	if r.Phase != was.Phase || r.Why != "" { // else it brings the handle alone
+		a.Why = r.Why
+	}
 	if r.Handle != "" {
 		a.Handle = r.Handle
 	}
