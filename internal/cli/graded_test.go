@@ -12,7 +12,7 @@ import (
 func TestWhyNothingIsLearnedIsShown(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("training runs")
+		t.Skip("several training runs: left out by -short, make test runs it")
 	}
 	for name, c := range map[string]struct {
 		agent string // what it does before it works

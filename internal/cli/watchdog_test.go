@@ -15,7 +15,7 @@ import (
 func TestKilledRunLeavesNoChildrenOfAgents(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("daemons are found by their environment, which macOS does not show")
+		t.Skip("daemons are found by their environment, which macOS does not show; make test runs it on Linux")
 	}
 	dir := tinyDir(t)
 	p := start(t, dir, nil, "train", "run.yaml", "--set", "runner.sandbox=none", "--set",

@@ -223,7 +223,7 @@ func (r *Runner) pullBatch(ctx context.Context, mark string, first int, nodes []
 			told = time.Now()
 			if len(pods) < len(nodes) {
 				if blocked := r.quotaOf(ctx, round); blocked != "" {
-					why = "a quota leaves the others no room for now: " + blocked
+					why = "a quota leaves the others no room yet: " + blocked
 				}
 			}
 			r.Tell("%d of %d nodes have the images so far; %s", done, len(nodes), cmp.Or(why, "the others are still fetching"))

@@ -64,18 +64,7 @@ func TestProbesWaitForAQuota(t *testing.T) {
 			})
 		},
 		"of pods": func(a *api) {
-			a.noPods = true
-			a.setFault(func(q *http.Request) (int, string) {
-				if strings.HasSuffix(q.URL.Path, "/events") {
-					a.mu.Lock()
-					defer a.mu.Unlock()
-					a.failed = nil
-					for job := range a.jobs {
-						a.failed = append(a.failed, failedCreate(job, "u"))
-					}
-				}
-				return 0, ""
-			})
+			a.quotaOfPods()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,12 +200,24 @@ func TestEndedJobsOfADeadRunGo_CK11(t *testing.T) {
 func TestFetchingImagesUnderAQuotaOfPods(t *testing.T) {
 	long(t)
 	a := newAPI(t)
-	a.noPods = true
+	a.quotaOfPods()
 	var told []string
 	r := testRunner(t, a, func(o *Options) {
 		o.ProbeImage, o.Prepull = "probe", 1
 		o.Tell = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
 	})
+	if _, err := r.prepull(t.Context(), r.newMark(), []string{"one", "two"}); err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(told, "\n")
+	if !strings.Contains(all, "a quota leaves the others no room yet") || !strings.Contains(all, "a quota left no room: pods") || strings.Contains(all, "still fetching") || strings.Contains(all, "0 nodes fetched") {
+		t.Errorf("told:\n%s", all)
+	}
+}
+
+// quotaOfPods has no Job get its pod, and Events say why.
+func (a *api) quotaOfPods() {
+	a.noPods = true
 	a.setFault(func(q *http.Request) (int, string) {
 		if strings.HasSuffix(q.URL.Path, "/events") {
 			a.mu.Lock()
@@ -228,11 +229,4 @@ func TestFetchingImagesUnderAQuotaOfPods(t *testing.T) {
 		}
 		return 0, ""
 	})
-	if _, err := r.prepull(t.Context(), r.newMark(), []string{"one", "two"}); err != nil {
-		t.Fatal(err)
-	}
-	all := strings.Join(told, "\n")
-	if !strings.Contains(all, "a quota leaves the others no room for now") || !strings.Contains(all, "a quota left no room: pods") || strings.Contains(all, "still fetching") || strings.Contains(all, "0 nodes fetched") {
-		t.Errorf("told:\n%s", all)
-	}
 }

@@ -32,7 +32,8 @@ func TestWorkersLinksLeadNowhere(t *testing.T) {
 	for name, box := range map[string]bool{"alone": false, "in a sandbox": true} {
 		t.Run(name, func(t *testing.T) {
 			outside := t.TempDir()
-			if err := errors.Join(os.MkdirAll(outside+"/work", 0o755), os.WriteFile(outside+"/work/secret", []byte("secret"), 0o644)); err != nil {
+			theirs := filepath.Join(outside, "work")
+			if err := errors.Join(os.MkdirAll(theirs, 0o755), os.WriteFile(filepath.Join(theirs, "secret"), []byte("secret"), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			o := options(t)

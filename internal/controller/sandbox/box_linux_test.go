@@ -322,18 +322,18 @@ func TestHiddenFileStaysHiddenWhenItIsReplaced(t *testing.T) {
 	}
 	b := newBox(t, Options{View: View{Read: []string{dir + "/proj"}, Hide: []string{dir + "/proj/server.json", dir + "/proj/lib/deep/.env"}}})
 	write("/proj/started", "")
-	c := sh("cd " + dir + "/proj; echo > ../work/up; while [ ! -e ../work/go ]; do sleep 0.02; done; cat agent.py link/x.py server.json lib/deep/.env new.db-wal 2>/dev/null; touch x 2>/dev/null; ls")
-	c.Write = []string{dir + "/work"}
-	write("/work/x", "")
+	c := sh("cd " + dir + "/proj; echo > ../mine/up; while [ ! -e ../mine/go ]; do sleep 0.02; done; cat agent.py link/x.py server.json lib/deep/.env new.db-wal 2>/dev/null; touch x 2>/dev/null; ls")
+	c.Write = []string{dir + "/mine"}
+	write("/mine/x", "")
 	go func() {
-		for !exists(dir + "/work/up") {
+		for !exists(dir + "/mine/up") {
 			time.Sleep(5 * time.Millisecond)
 		}
 		for _, name := range []string{"/proj/server.json", "/proj/lib/deep/.env", "/proj/new.db-wal"} {
 			_ = os.WriteFile(dir+"/tmp", []byte("new secret\n"), 0o644)
 			_ = os.Rename(dir+"/tmp", dir+name)
 		}
-		_ = os.WriteFile(dir+"/work/go", nil, 0o644)
+		_ = os.WriteFile(dir+"/mine/go", nil, 0o644)
 	}()
 	if got := do(t, b, c, Pass{}); got.out != "agent\nx\nagent.py\nlib\nlink\nserver.json\nstarted\n" {
 		t.Errorf("it printed %q", got.out)
@@ -343,7 +343,7 @@ func TestHiddenFileStaysHiddenWhenItIsReplaced(t *testing.T) {
 // A folder that is named by a link is hidden in all the same, by whatever name.
 func TestViewThroughLinks(t *testing.T) {
 	dir := t.TempDir()
-	for _, p := range []string{"real/proj/agent.py", "real/proj/data.jsonl", "real/proj/.git/config", "real/proj/runs/r/work/x", "real/proj/runs/r/tool", "real/lib/x", "cache/x"} {
+	for _, p := range []string{"real/proj/agent.py", "real/proj/data.jsonl", "real/proj/.git/config", "real/proj/runs/r/mine/x", "real/proj/runs/r/tool", "real/lib/x", "cache/x"} {
 		p = filepath.Join(dir, p)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(filepath.Base(p)+"\n"), 0o644)); err != nil {
 			t.Fatal(err)
@@ -354,8 +354,8 @@ func TestViewThroughLinks(t *testing.T) {
 	}
 	proj := dir + "/link/proj"
 	b := newBox(t, Options{View: View{Read: []string{proj, dir + "/link/lib2"}, Hide: []string{proj + "/data.jsonl", proj + "/.git", dir + "/real/proj/runs"}, Show: []string{proj + "/runs/r/tool"}, Write: []string{dir + "/link/cache"}}})
-	c := sh("cat agent.py data.jsonl .git/config " + dir + "/real/proj/data.jsonl " + dir + "/link/lib2/x runs/r/tool 2>/dev/null; cd " + proj + "/runs/r/work && echo new > y && cat x y; echo c > " + dir + "/link/cache/y && cat " + dir + "/link/cache/x; touch " + proj + "/x 2>/dev/null || echo read-only")
-	c.Dir, c.Write = proj, []string{proj + "/runs/r/work"}
+	c := sh("cat agent.py data.jsonl .git/config " + dir + "/real/proj/data.jsonl " + dir + "/link/lib2/x runs/r/tool 2>/dev/null; cd " + proj + "/runs/r/mine && echo new > y && cat x y; echo c > " + dir + "/link/cache/y && cat " + dir + "/link/cache/x; touch " + proj + "/x 2>/dev/null || echo read-only")
+	c.Dir, c.Write = proj, []string{proj + "/runs/r/mine"}
 	if got := do(t, b, c, Pass{}); got.out != "agent.py\nx\ntool\nx\nnew\nx\nread-only\n" {
 		t.Errorf("it printed %q", got.out)
 	}
